@@ -1,0 +1,1 @@
+"""cog-trio: serves machine-learning models written for Cog, on trio."""
