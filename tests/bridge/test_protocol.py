@@ -1,0 +1,178 @@
+"""One snapshot a wire message: a changed name, tag or default is a changed protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cog_trio.bridge.codec import control_requests, control_responses, slot_requests, slot_responses
+from cog_trio.bridge.protocol import (
+    PROTOCOL_VERSION,
+    Cancel,
+    Cancelled,
+    Described,
+    Done,
+    DroppedLogs,
+    Failed,
+    Fatal,
+    FileKind,
+    FileOutput,
+    FileOutputKind,
+    FilesTaken,
+    Healthcheck,
+    HealthcheckResult,
+    HealthcheckStatus,
+    Idle,
+    Init,
+    Input,
+    Inputs,
+    Kind,
+    Log,
+    LogLevel,
+    LogLine,
+    LogSource,
+    Metric,
+    MetricMode,
+    OutputChunk,
+    Predict,
+    PredictionId,
+    ProtocolVersion,
+    Ready,
+    RunCancelled,
+    RunFailed,
+    Shutdown,
+    ShuttingDown,
+    SlotId,
+    WorkerLog,
+)
+
+RAW = msgspec.Raw
+SLOT, ID, RUN = SlotId(0), PredictionId("p1"), 7
+
+SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
+    (
+        control_requests,
+        Init(predict_ref="predict.py:Runner", max_concurrency=2),
+        '{"type":"init","predict_ref":"predict.py:Runner","train_ref":null,"max_concurrency":2,"describe":false,'
+        '"protocol_version":1}',
+    ),
+    (control_requests, Cancel(SLOT, ID, RUN), '{"type":"cancel","slot":0,"id":"p1","run":7}'),
+    (control_requests, Healthcheck("hc_1"), '{"type":"healthcheck","id":"hc_1"}'),
+    (control_requests, Shutdown(), '{"type":"shutdown"}'),
+    (
+        control_responses,
+        Described(
+            schema=RAW(b'{"openapi":"3.0.2"}'),
+            inputs=Inputs("Input", (Input("x", "int", required=True),)),
+            kind=Kind.SYNC,
+            concurrency=1,
+            has_healthcheck=False,
+            streaming=True,
+            versions={"python": "3.11.7"},
+            pid=42,
+        ),
+        '{"type":"described","schema":{"openapi":"3.0.2"},"inputs":{"component":"Input","fields":[{"name":"x",'
+        '"kind":"int","many":false,"required":true,"nullable":false,"inject_null":false}],"extra":false},'
+        '"kind":"sync","concurrency":1,"has_healthcheck":false,"streaming":true,"versions":{"python":"3.11.7"},'
+        '"pid":42}',
+    ),
+    (control_responses, Ready((SlotId(0), SlotId(1))), '{"type":"ready","slots":[0,1]}'),
+    (control_responses, Ready((SLOT,), RAW(b"{}")), '{"type":"ready","slots":[0],"schema":{}}'),
+    (control_responses, Log(LogSource.STDOUT, "a\n"), '{"type":"log","source":"stdout","data":"a\\n"}'),
+    (control_responses, Log(LogSource.STDERR, "a", ID), '{"type":"log","source":"stderr","data":"a","id":"p1"}'),
+    (
+        control_responses,
+        WorkerLog("cog_trio.worker", LogLevel.WARNING, "m"),
+        '{"type":"worker_log","target":"cog_trio.worker","level":"warning","message":"m"}',
+    ),
+    (control_responses, Idle(SLOT, ID, RUN), '{"type":"idle","slot":0,"id":"p1","run":7}'),
+    (control_responses, Cancelled(SLOT, ID, RUN), '{"type":"cancelled","slot":0,"id":"p1","run":7}'),
+    (control_responses, Failed("no"), '{"type":"failed","error":"no"}'),
+    (control_responses, Failed("no", SLOT, ID, RUN), '{"type":"failed","error":"no","slot":0,"id":"p1","run":7}'),
+    (control_responses, Fatal("why"), '{"type":"fatal","reason":"why"}'),
+    (control_responses, DroppedLogs(3, 5000), '{"type":"dropped_logs","count":3,"interval_millis":5000}'),
+    (
+        control_responses,
+        HealthcheckResult("hc_1", HealthcheckStatus.HEALTHY),
+        '{"type":"healthcheck_result","id":"hc_1","status":"healthy"}',
+    ),
+    (
+        control_responses,
+        HealthcheckResult("hc_1", HealthcheckStatus.UNHEALTHY, "e"),
+        '{"type":"healthcheck_result","id":"hc_1","status":"unhealthy","error":"e"}',
+    ),
+    (control_responses, ShuttingDown(), '{"type":"shutting_down"}'),
+    (
+        slot_requests,
+        Predict(SLOT, ID, RUN, "/tmp/d", input=RAW(b'{"x":1}'), context={"a": "b"}),
+        '{"type":"predict","slot":0,"id":"p1","run":7,"output_dir":"/tmp/d","input":{"x":1},"context":{"a":"b"}}',
+    ),
+    (
+        slot_requests,
+        Predict(SLOT, ID, RUN, "/tmp/d", input_file="/tmp/d/spill.json"),
+        '{"type":"predict","slot":0,"id":"p1","run":7,"output_dir":"/tmp/d","input_file":"/tmp/d/spill.json"}',
+    ),
+    (slot_requests, FilesTaken(SLOT, ID, RUN), '{"type":"files_taken","slot":0,"id":"p1","run":7}'),
+    (slot_responses, ProtocolVersion(PROTOCOL_VERSION), '{"type":"protocol_version","version":1}'),
+    (slot_responses, LogLine(LogSource.STDERR, "x"), '{"type":"log_line","source":"stderr","data":"x"}'),
+    (slot_responses, OutputChunk(RAW(b'"a"'), 0), '{"type":"output_chunk","output":"a","index":0}'),
+    (
+        slot_responses,
+        FileOutput("/tmp/a.png", FileKind(FileOutputKind.FILE), 0),
+        '{"type":"file_output","filename":"/tmp/a.png","kind":{"type":"file_type"},"index":0}',
+    ),
+    (
+        slot_responses,
+        FileOutput("/tmp/a.json", FileKind(FileOutputKind.OVERSIZED), 1, "application/json"),
+        '{"type":"file_output","filename":"/tmp/a.json","kind":{"type":"oversized"},"index":1,'
+        '"mime_type":"application/json"}',
+    ),
+    *(
+        (
+            slot_responses,
+            Metric("t.a", RAW(b"1"), mode),
+            f'{{"type":"metric","name":"t.a","value":1,"mode":"{mode.value}"}}',
+        )
+        for mode in MetricMode
+    ),
+    (
+        slot_responses,
+        Done(SLOT, ID, RUN, 0.5),
+        '{"type":"done","slot":0,"id":"p1","run":7,"predict_time":0.5}',
+    ),
+    (
+        slot_responses,
+        Done(SLOT, ID, RUN, 0.5, is_stream=True),
+        '{"type":"done","slot":0,"id":"p1","run":7,"predict_time":0.5,"is_stream":true}',
+    ),
+    (
+        slot_responses,
+        RunFailed(SLOT, ID, RUN, "ValueError: boom"),
+        '{"type":"failed","slot":0,"id":"p1","run":7,"error":"ValueError: boom"}',
+    ),
+    (slot_responses, RunCancelled(SLOT, ID, RUN), '{"type":"cancelled","slot":0,"id":"p1","run":7}'),
+]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "message", "wire"), SNAPSHOTS, ids=[f"{n}-{type(s[1]).__name__}" for n, s in enumerate(SNAPSHOTS)]
+)
+def test_snapshot(decoder: Any, message: msgspec.Struct, wire: str) -> None:
+    assert msgspec.json.encode(message).decode() == wire
+    assert decoder.decode(wire.encode()) == message
+
+
+def test_every_message_has_a_snapshot() -> None:
+    import typing
+
+    from cog_trio.bridge import protocol
+
+    shown = {type(message) for _, message, _ in SNAPSHOTS}
+    for union in (protocol.ControlRequest, protocol.ControlResponse, protocol.SlotRequest, protocol.SlotResponse):
+        assert set(typing.get_args(union)) <= shown
+
+
+def test_metric_modes_are_spelled_as_the_reference_spells_them() -> None:
+    assert [mode.value for mode in MetricMode] == ["replace", "increment", "append"]
