@@ -1,0 +1,349 @@
+"""Settings: the one table of flags, variables, defaults and units, and the only reader of the environment.
+
+Each field of ``Settings`` is one row. The row says which flag and which variable set it, how the text is
+parsed and what it means; the command line builds its options from these rows, and docs/reference/settings.md
+is written from them. A flag wins over a variable, a variable over cog.yaml, cog.yaml over the default.
+
+A wrong value raises ``BadSetting`` with one line for the user. Variables that Cog defined keep Cog's rule
+instead: a wrong value gives a warning, and what stands behind it in that order is used. Nothing here is read
+at import: ``read`` takes the environment as an argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+READY_FILE: Final = "/var/run/cog/ready"  # Cog's readiness file, written under Kubernetes
+CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}  # D37
+LEVELS: Final[Mapping[str, str]] = {
+    "debug": "debug",
+    "info": "info",
+    "warn": "warning",
+    "warning": "warning",
+    "error": "error",
+}
+RUST_LEVELS: Final[Mapping[str, str]] = {**LEVELS, "trace": "debug"}
+UNITS: Final[Mapping[str, int]] = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+TRUE: Final = ("true", "1", "yes", "on")
+FALSE: Final = ("false", "0", "no", "off")
+MAX_SLOTS: Final = 10_000  # descriptors: one socket a slot on each side
+MAX_SECONDS: Final = 10**9  # keeps sums of deadlines finite
+
+
+class BadSetting(ValueError):
+    """A flag or variable has a value that can't be used; the text is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Parser:
+    """How the text of a setting becomes its value: ``call`` raises ``ValueError`` with what was expected."""
+
+    metavar: str
+    call: Callable[[str], Any]
+
+
+def _expect(text: str) -> ValueError:
+    return ValueError(f"expected {text}")
+
+
+def _text(value: str) -> str:
+    if not value or not value.isprintable():
+        raise _expect("a text")
+    return value
+
+
+def _whole(low: int, high: int, what: str) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        if re.fullmatch(r"\+?[0-9]{1,18}", value) and low <= int(value) <= high:
+            return int(value)
+        raise _expect(what)
+
+    return parse
+
+
+def _seconds(*, zero: bool) -> Callable[[str], float]:
+    def parse(value: str) -> float:
+        what = "seconds, 0 or more" if zero else "seconds, more than 0"
+        if not re.fullmatch(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)", value):
+            raise _expect(what)
+        number = float(value)
+        if not math.isfinite(number) or number > MAX_SECONDS or (number == 0 and not zero):
+            raise _expect(what)
+        return number
+
+    return parse
+
+
+def _size(low: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        match = re.fullmatch(r"([0-9]{1,18}) ?(|KiB|MiB|GiB)", value, re.IGNORECASE)
+        if match is None or (size := int(match[1]) * UNITS[match[2].upper()]) < low:
+            raise _expect(f"bytes, {low} or more (KiB, MiB and GiB are understood)")
+        return size
+
+    return parse
+
+
+def _truth(value: str) -> bool:
+    if value.lower() in TRUE:
+        return True
+    if value.lower() in FALSE:
+        return False
+    raise _expect("true or false")
+
+
+def _denial(value: str) -> bool:
+    return not _truth(value)
+
+
+def _level(value: str) -> str:
+    try:
+        return LEVELS[value.lower()]
+    except KeyError:
+        raise _expect("debug, info, warning or error") from None
+
+
+def _format(value: str) -> str:
+    if value in ("console", "json"):
+        return value
+    raise _expect("console or json")
+
+
+def _origin(value: str) -> str:
+    if re.fullmatch(r"https?://[^/?#@\s]+", value, re.IGNORECASE):
+        return value.lower()
+    raise _expect("an origin like https://example.org:8080")
+
+
+TEXT: Final = Parser("TEXT", _text)
+PATH: Final = Parser("PATH", _text)
+PORT: Final = Parser("PORT", _whole(0, 65535, "a port from 0 to 65535"))
+SLOTS: Final = Parser("N", _whole(1, MAX_SLOTS, f"a whole number from 1 to {MAX_SLOTS}"))
+COUNT: Final = Parser("N", _whole(0, 10**9, "a whole number, 0 or more"))
+SOME: Final = Parser("N", _whole(1, 10**9, "a whole number, 1 or more"))
+SECONDS: Final = Parser("SECONDS", _seconds(zero=False))
+GRACE: Final = Parser("SECONDS", _seconds(zero=True))
+WHOLE_SECONDS: Final = Parser("SECONDS", _whole(1, MAX_SECONDS, "whole seconds, 1 or more"))
+SIZE: Final = Parser("BYTES", _size(1))
+KEPT: Final = Parser("BYTES", _size(0))
+TRUTH: Final = Parser("BOOL", _truth)
+DENIAL: Final = Parser("BOOL", _denial)
+LEVEL: Final = Parser("LEVEL", _level)
+FORMAT: Final = Parser("FORMAT", _format)
+ORIGIN: Final = Parser("ORIGIN", _origin)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the table, beside its field's name and default."""
+
+    flag: str
+    parser: Parser
+    meaning: str
+    variable: str
+    default: Any = None  # of the field
+    shown: str = ""  # the default in words, where the value alone does not say it
+    aliases: tuple[str, ...] = ()
+    lenient: Parser | None = None  # the variable is Cog's: it is parsed by this, and a wrong value is only warned of
+    bare: bool = False  # the flag may stand alone, which means true
+    switch: bool = False  # the flag always stands alone
+    many: bool = False  # the flag may be repeated; the variable is a list with commas
+    container: bool = False  # a flag of the container entry too
+    field: str = ""
+
+
+def _row(default: Any, flag: str, parser: Parser, meaning: str, *, variable: str = "", **more: Any) -> Any:
+    named = variable or "COG_TRIO_" + flag.removeprefix("--").replace("-", "_").upper()
+    option = Option(flag, parser, meaning, named, default, **more)
+    return dataclasses.field(default=default, metadata={"option": option})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that can be set; frozen. ``Settings()`` is what ``cog-trio serve`` does without flags and variables."""
+
+    host: str = _row("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too", container=True)
+    port: int = _row(8393, "--port", PORT, "TCP port; 0 takes a free one")
+    uds: str | None = _row(None, "--uds", PATH, "listen on this Unix socket instead")
+    fd: int | None = _row(None, "--fd", COUNT, "listen on this inherited descriptor instead")
+    max_concurrency: int | None = _row(
+        None,
+        "--max-concurrency",
+        SLOTS,
+        "slots: predictions that run at once",
+        variable="COG_MAX_CONCURRENCY",
+        lenient=SLOTS,
+        shown="`concurrency.max` of cog.yaml, `@concurrent`, else 1",
+    )
+    setup_timeout: float | None = _row(
+        None,
+        "--setup-timeout",
+        SECONDS,
+        "seconds from the start of the worker until it is ready; whole ones in the variable",
+        variable="COG_SETUP_TIMEOUT",
+        lenient=WHOLE_SECONDS,
+    )
+    cancel_grace: float | None = _row(
+        None, "--cancel-grace", GRACE, "seconds that a cancelled prediction may go on before its worker is killed"
+    )
+    drain_grace: float = _row(
+        30.0,
+        "--drain-grace",
+        GRACE,
+        "seconds that predictions in flight get at shutdown",
+        aliases=("--timeout-graceful-shutdown",),
+    )
+    await_explicit_shutdown: bool = _row(
+        False,
+        "--await-explicit-shutdown",
+        TRUTH,
+        "ignore SIGTERM and wait for `POST /shutdown`; bare, or true or false",
+        bare=True,
+        container=True,
+    )
+    download_limit: int | None = _row(None, "--download-limit", SIZE, "bytes of one input that is fetched from a URL")
+    download_timeout: float = _row(600.0, "--download-timeout", SECONDS, "seconds in all for one input from a URL")
+    body_limit: int = _row(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
+    log_limit: int = _row(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
+    cors_origins: tuple[str, ...] = _row(
+        (),
+        "--cors-origin",
+        ORIGIN,
+        "an origin whose web pages may use this server; may be repeated",
+        many=True,
+    )
+    timeout_keep_alive: float = _row(
+        75.0, "--timeout-keep-alive", SECONDS, "seconds that a connection without a request stays open"
+    )
+    header_timeout: float = _row(
+        30.0, "--header-timeout", SECONDS, "seconds for the head of a request, and for a body that makes no progress"
+    )
+    write_timeout: float = _row(
+        30.0, "--write-timeout", SECONDS, "seconds until a client that takes nothing is given up"
+    )
+    limit_connections: int = _row(10_000, "--limit-connections", SOME, "open connections at once")
+    backlog: int = _row(2048, "--backlog", SOME, "connections that wait to be accepted")
+    retain: int = _row(256, "--retain", COUNT, "finished predictions that can still be read; 0 keeps none")
+    retain_age: float = _row(3600.0, "--retain-age", GRACE, "seconds that a finished prediction can be read")
+    retain_bytes: int = _row(64 * 2**20, "--retain-bytes", KEPT, "bytes of all finished predictions that are kept")
+    ready_file: str | None = _row(
+        None,
+        "--ready-file",
+        PATH,
+        "file that exists while the model is ready",
+        shown=f"`{READY_FILE}` under Kubernetes, else none",
+    )
+    log_level: str = _row(
+        "info", "--log-level", LEVEL, "debug, info, warning or error", variable="COG_LOG_LEVEL", lenient=LEVEL
+    )
+    log_format: Literal["console", "json"] = _row(
+        "json",
+        "--log-format",
+        FORMAT,
+        "console (lines for people) or json",
+        variable="LOG_FORMAT",
+        lenient=FORMAT,
+        shown="console on a terminal, else json; container: json",
+    )
+    access_log: bool = _row(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
+
+
+OPTIONS: Final[tuple[Option, ...]] = tuple(
+    dataclasses.replace(row.metadata["option"], field=row.name) for row in dataclasses.fields(Settings)
+)
+
+
+def read(
+    flags: Mapping[str, str | Sequence[str]],
+    environ: Mapping[str, str],
+    *,
+    file: Mapping[str, Any] | None = None,
+    container: bool = False,
+    terminal: bool = False,
+) -> tuple[Settings, list[str]]:
+    """Settings from what was given, and the warnings to log once logging is set up.
+
+    ``flags`` maps fields to the texts given on the command line, ``file`` holds values out of cog.yaml.
+
+    Raises:
+      BadSetting: a value can't be used.
+    """
+    warnings: list[str] = []
+    values: dict[str, Any] = dict(CONTAINER) if container else {"log_format": "console" if terminal else "json"}
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        values["ready_file"] = READY_FILE
+    values.update(file or {})
+    for option in OPTIONS:
+        name = option.variable
+        if option.field in flags:
+            values[option.field] = _parse(option, option.flag, flags[option.field])
+        elif name not in environ:
+            if container and option.field == "port" and "PORT" in environ:
+                values["port"] = _parse(option, "PORT", environ["PORT"])
+        elif option.lenient is None:
+            values[option.field] = _parse(option, name, environ[name])
+        else:
+            try:
+                values[option.field] = option.lenient.call(environ[name])
+            except ValueError as error:
+                warnings.append(f"{name}={environ[name]!r} is ignored: {error}")
+                if option.field == "log_format":  # Cog: anything but console is JSON
+                    values["log_format"] = "json"
+    if "log_level" not in flags and "RUST_LOG" in environ:
+        level = RUST_LEVELS.get(environ["RUST_LOG"].strip().lower())
+        if level is None:
+            warnings.append(f"RUST_LOG={environ['RUST_LOG']!r} is ignored: only a plain level word is understood")
+        else:
+            values["log_level"] = level
+    if values.get("uds") is not None and values.get("fd") is not None:
+        raise BadSetting("--uds and --fd exclude each other")
+    return Settings(**values), warnings
+
+
+def model_variables(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The model references that a container image carries: of the predict and of the train function."""
+    return environ.get("COG_PREDICT_TYPE_STUB") or None, environ.get("COG_TRAIN_TYPE_STUB") or None
+
+
+def reference() -> str:
+    """The table as Markdown: what docs/reference/settings.md holds."""
+    lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        flag = ", ".join(f"`{name}`" for name in (option.flag, *option.aliases))
+        variable = f"`{option.variable}`" + (" ¹" if option.lenient else "")
+        if option.field == "port":
+            variable += "; `PORT` in a container"
+        lines.append(f"| {flag} | {variable} | {_default(option)} | {option.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _parse(option: Option, name: str, given: str | Sequence[str]) -> Any:
+    texts = given.split(",") if isinstance(given, str) and option.many else given
+    try:
+        if option.many:
+            return tuple(option.parser.call(text.strip()) for text in texts if text.strip())
+        assert isinstance(texts, str)
+        return option.parser.call(texts)
+    except ValueError as error:
+        shown = given if isinstance(given, str) else ",".join(given)
+        raise BadSetting(f"{name}: {error}, not {shown!r}") from None
+
+
+def _default(option: Option) -> str:
+    if option.shown:
+        return option.shown
+    value = option.default
+    if option.field in CONTAINER:
+        return f"{value}; container: {CONTAINER[option.field]}"
+    if value is None or value == ():
+        return "none"
+    if option.switch or option.bare:
+        return "off"
+    if option.parser.metavar == "BYTES" and value % 2**20 == 0:
+        return f"{value // 2**20} MiB"
+    return f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
