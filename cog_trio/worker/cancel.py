@@ -1,0 +1,297 @@
+"""The gate: when a cancel may be raised in the main thread, and how it gets there.
+
+A cancel comes as a real signal, so that sleeps, locks and reads end at once. Its handler raises only while user
+frames run: inside ``user_code``, and outside every ``runtime``. Each function of ours that user code can call
+(write, flush, record) runs inside ``runtime``, so no frame, lock or buffer is ever left half done; what came
+meanwhile is raised when it is left. A run gets one delivery: its clean-up code is never interrupted again. A
+delivery that ``__del__`` or a weakref callback swallowed is seen by ``sys.unraisablehook`` and sent again.
+
+Everything here relies on one fact: the interpreter runs signal handlers between bytecodes of the main thread, so a
+handler that raises in ``__enter__`` or ``__exit__`` did so before or after the store that changes the state, never
+in the middle, and each of those two places leaves the state right. All counters belong to the main thread; the
+I/O thread writes ``requested`` and ``pending`` before it looks at ``current``, the main thread the other way round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
+_NOBODY: Final[AbstractContextManager[None]] = contextlib.nullcontext()
+
+
+def _nothing() -> None:
+    """No other thread is there yet."""
+
+
+def choose_signal() -> int:
+    """A real-time signal, since models use the two of the user; SIGUSR2 where there is none (macOS)."""
+    rtmin = getattr(signal, "SIGRTMIN", None)
+    return int(signal.SIGUSR2 if rtmin is None else rtmin + 3)
+
+
+class _Runtime:
+    """Our own code, called by user code in the main thread."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        self._gate.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        gate = self._gate
+        gate.depth -= 1
+        if gate.pending:
+            gate.deliver()
+
+
+class _UserCode:
+    """Frames of a sync run of the user's."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        gate = self._gate
+        gate.inside = True
+        if gate.pending:
+            try:
+                gate.deliver()
+            except BaseException:
+                gate.inside = False
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._gate.inside = False
+
+
+class Gate:
+    """Whether, and into which run, a cancel may be raised now.
+
+    Until ``install`` and in forked children it lets nothing through and ``runtime`` costs one call.
+    """
+
+    __slots__ = (
+        "_exception",
+        "_main",
+        "_runtime",
+        "_user",
+        "_wake",
+        "aim",
+        "current",
+        "delivered",
+        "depth",
+        "inside",
+        "on_lost",
+        "pending",
+        "requested",
+        "signal",
+    )
+
+    def __init__(self) -> None:
+        self._main = 0
+        self._exception: type[BaseException] = KeyboardInterrupt
+        self._runtime = _Runtime(self)
+        self._user = _UserCode(self)
+        self._wake: tuple[int, int] | None = None
+        self.aim: Callable[[], BaseException | None] | None = None
+        self.current = 0  # the sync run that owns the main thread; 0: none
+        self.requested = 0  # the run that was asked to end last
+        self.delivered = 0  # the run that has got its one delivery
+        self.depth = 0  # calls of ours on the stack
+        self.inside = False  # user frames are on the stack
+        self.pending = False  # a request came that may not have been delivered yet
+        self.on_lost: Callable[[], None] = _nothing  # asks another thread for ``kick``; called in signal handlers too
+        self.signal = 0
+
+    @property
+    def armed(self) -> bool:
+        """A request for the current run would be raised right now."""
+        return self.inside and not self.depth and self.delivered != self.current
+
+    @property
+    def wake_fd(self) -> int:
+        """Readable while the current run has a request that was not delivered: ends a wait for room.
+
+        -1 where such a wait must go on: off the main thread, and in the clean-up after the delivery.
+        """
+        if self._wake is None or self._main != threading.get_ident():
+            return -1
+        return -1 if self.delivered == self.current else self._wake[0]
+
+    def install(self, exception: type[BaseException], signum: int | None = None) -> None:
+        """Take the signal and ``sys.unraisablehook``: once, on the main thread, before user code is imported."""
+        self.signal = choose_signal() if signum is None else signum
+        self._exception = exception
+        self._wake = os.pipe()
+        for fd in self._wake:
+            os.set_blocking(fd, False)
+        signal.signal(self.signal, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {self.signal})
+        sys.unraisablehook = _Unraisable(self, sys.unraisablehook)
+        self._main = threading.get_ident()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        if self._main:
+            self._main = 0
+            self.inside = self.pending = False
+            self.aim = None
+            signal.signal(self.signal, signal.SIG_DFL)
+            if self._wake is not None:
+                for fd in self._wake:
+                    with contextlib.suppress(OSError):  # closed already by what the child did
+                        os.close(fd)
+                self._wake = None
+
+    # Main thread
+
+    def begin(self, run: int) -> None:
+        """A sync run takes the main thread; no user frame is on the stack yet."""
+        self.current = run
+        self.inside = False
+        self._drain()  # a byte for the run before that was written after its delivery
+
+    def end(self) -> None:
+        """It has left; late requests for it find nothing."""
+        run, self.current = self.current, 0
+        self.inside = False
+        if self.requested <= run:
+            self.pending = False
+
+    def user_code(self, run: int) -> AbstractContextManager[None]:
+        """Around every entry into user frames of this run.
+
+        Raises the cancel, out of the ``with`` statement itself too, when one is due.
+        """
+        self.current = run
+        return self._user
+
+    def runtime(self) -> AbstractContextManager[None]:
+        """Around the whole body of a function of ours that user code can call. It must not contain an ``await``.
+
+        Off the main thread it does nothing.
+        """
+        return self._runtime if threading.get_ident() == self._main else _NOBODY
+
+    def take(self, run: int) -> bool:
+        """Whether a request waits for this run; if so it counts as delivered, by the caller's own hand."""
+        if self.requested != run or self.delivered == run:
+            return False
+        self.delivered = run
+        self._settled()
+        return True
+
+    def deliver(self) -> None:
+        """Raise what is due, if user frames may be interrupted here."""
+        if self.depth:
+            return
+        if self.aim is not None:
+            error = self.aim()
+            if error is not None:
+                raise error
+        elif self.inside and self.requested == self.current != self.delivered:
+            self.delivered = self.current
+            self._settled()
+            raise self._exception
+
+    def _settled(self) -> None:
+        self.pending = False
+        self._drain()
+
+    def _drain(self) -> None:
+        if self._wake is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake[0], 4096)
+
+    def _on_signal(self, _signum: int, frame: FrameType | None) -> None:
+        if not self.pending:
+            return
+        while frame is not None:
+            if frame.f_code is _Unraisable.__call__.__code__:
+                self.on_lost()  # raised below the hook it would be lost again
+                return
+            frame = frame.f_back
+        self.deliver()
+
+    # I/O thread
+
+    def request(self, run: int) -> None:
+        """End this sync run. Repeats do nothing; a run that is not the current one is only noted."""
+        if self.requested == run:
+            return
+        self.requested = run
+        self.pending = True
+        if self.current == run:
+            if self._wake is not None:
+                with contextlib.suppress(BlockingIOError):  # full: readable, which is all that is asked
+                    os.write(self._wake[1], b"\0")
+            self.kick()
+
+    def kick(self) -> None:
+        """Send the signal to the main thread."""
+        if self._main:
+            signal.pthread_kill(self._main, self.signal)
+
+    def insist(self, run: int) -> bool:
+        """``FALLBACK_AFTER`` has passed: set the exception without a signal (blocked, or its handler was replaced).
+
+        It lands before the main thread can enter code of ours, since each entry there is a place where it would be
+        raised. Whether it was set.
+        """
+        if not (self.pending and self.current == self.requested == run and self.armed):
+            return False
+        self.delivered = run
+        self.pending = False
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._main), ctypes.py_object(self._exception))
+        return True
+
+    # From the unraisable hook, on the main thread
+
+    def lost(self, kind: type[BaseException]) -> bool:
+        """Whether this was our delivery to the current run, which is then due again."""
+        if kind is not self._exception or not self.current or self.delivered != self.current:
+            return False
+        if threading.get_ident() != self._main:
+            return False
+        self.delivered = 0
+        self.pending = True
+        self.on_lost()
+        return True
+
+
+class _Unraisable:
+    """``sys.unraisablehook`` that tells the gate of a swallowed delivery, and passes on the rest."""
+
+    def __init__(self, gate: Gate, inner: Callable[[Any], object]) -> None:
+        self._gate = gate
+        self._inner = inner
+
+    def __call__(self, unraisable: Any) -> None:
+        gate = self._gate
+        gate.depth += 1
+        try:
+            if not gate.lost(unraisable.exc_type):
+                self._inner(unraisable)
+        finally:
+            gate.depth -= 1
+
+
+gate: Final = Gate()
+"""The worker's one gate."""
