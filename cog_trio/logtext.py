@@ -1,0 +1,56 @@
+"""Text that grows and is bounded: the logs of one prediction, the logs of setup.
+
+Pieces are appended as they come and joined when somebody looks; the join is kept, so that looking often at a
+long text does not copy it each time it has not grown. What goes beyond the limit is counted and dropped, and
+one mark says so in the text itself (D25). A limit of 0 keeps nothing but the mark.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIB: Final = 2**20
+
+
+class LogText:
+    """Bounded text; ``limit`` in bytes of UTF-8, the mark not counted."""
+
+    __slots__ = ("_limit", "_pieces", "dropped", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[str] = []
+        self.size = 0  # bytes kept
+        self.dropped = 0  # bytes that came after the limit was reached
+
+    def append(self, data: str) -> None:
+        """Add a piece; only what fits is kept, cut between characters."""
+        size = len(data) if data.isascii() else len(data.encode("utf-8", "surrogatepass"))
+        if self.size + size <= self._limit and not self.dropped:
+            self._pieces.append(data)
+            self.size += size
+            return
+        self._overflow(data, size)
+
+    def _overflow(self, data: str, size: int) -> None:
+        if not self.dropped:
+            room = self._limit - self.size
+            head = data.encode("utf-8", "surrogatepass")[:room].decode("utf-8", "ignore")
+            kept = len(head.encode())
+            self._pieces.append(head)
+            self.size += kept
+            size -= kept
+            self._pieces.append(f"\n{mark(self._limit)}\n")
+        self.dropped += size
+
+    @property
+    def text(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+
+def mark(limit: int) -> str:
+    """What stands where a text was cut."""
+    size = f"{limit // MIB} MiB" if limit and limit % MIB == 0 else f"{limit} BYTES"
+    return f"[**** LOGS TRUNCATED AT {size} ****]"

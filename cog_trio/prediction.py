@@ -1,0 +1,323 @@
+"""One prediction: its life as a table, what it has produced so far, and the one way to show it.
+
+``NEXT`` is the whole life cycle: code asks the table and never compares states; a state with an empty row is
+terminal. A prediction does no I/O and starts nothing. The worker's messages are applied to it by the
+orchestrator, synchronously; the terminal step is the service's alone, after the slot is free again, and only it
+wakes those who wait. The cancel scope in which the prediction's task runs is its cancellation token: cancelling
+it is synchronous, repeatable, and right even before the task has begun.
+
+Outputs stay the worker's own bytes (``msgspec.Raw``): one list of them is the single copy, spliced into every
+reply. A place can be reserved for a file that is still being read, so that the order is the model's (W50).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Final
+
+import msgspec
+import trio
+
+from cog_trio.bridge.protocol import Json, MetricMode, PredictionId
+from cog_trio.logtext import LogText
+from cog_trio.metrics import aggregate
+
+LOG_LIMIT: Final = 32 * 2**20  # bytes of a prediction's logs, unless the settings say otherwise
+
+
+class Status(str, Enum):
+    STARTING = "starting"
+    PROCESSING = "processing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+class Fact(Enum):
+    """What can happen to a prediction."""
+
+    DISPATCHED = "dispatched"  # its Predict is about to be written
+    RETURNED = "returned"
+    RAISED = "raised"  # the model, or a cause of our own
+    CUT = "cut"  # it was cancelled, and the work has stopped
+
+
+NEXT: Final[Mapping[Status, Mapping[Fact, Status]]] = {
+    Status.STARTING: {Fact.DISPATCHED: Status.PROCESSING, Fact.RAISED: Status.FAILED, Fact.CUT: Status.CANCELED},
+    Status.PROCESSING: {Fact.RETURNED: Status.SUCCEEDED, Fact.RAISED: Status.FAILED, Fact.CUT: Status.CANCELED},
+    Status.SUCCEEDED: {},
+    Status.FAILED: {},
+    Status.CANCELED: {},
+}
+TERMINAL: Final = frozenset(status for status, row in NEXT.items() if not row)
+
+
+class IllegalTransition(Exception):
+    """A step that the table does not have: our own bug, never the worker's."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, once its slot is free or given up."""
+
+    fact: Fact  # RETURNED, RAISED or CUT
+    error: str | None = None  # of RAISED: one line, Type: text
+    is_stream: bool = False  # of RETURNED: the output is an array, whatever the schema says
+    ours: bool = False  # a cause of our own (crash, poison, shutdown): it stands, also when a cancel was asked for
+
+
+class WebhookEvent(str, Enum):
+    START = "start"
+    OUTPUT = "output"
+    LOGS = "logs"
+    COMPLETED = "completed"
+
+
+ALL_EVENTS: Final = frozenset(WebhookEvent)
+
+
+def utcnow() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A prediction as clients see it (spec/http.md 4.3)."""
+
+    id: str
+    status: Status
+    logs: str
+    metrics: dict[str, Json]
+    created_at: str  # RFC 3339, UTC
+    started_at: str | msgspec.UnsetType = msgspec.UNSET
+    completed_at: str | msgspec.UnsetType = msgspec.UNSET
+    output: msgspec.Raw | list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Prediction:
+    """One prediction; made by the service only."""
+
+    __slots__ = (
+        "_completed_at",
+        "_created",
+        "_created_at",
+        "_error",
+        "_finished",
+        "_is_array",
+        "_logs",
+        "_metrics",
+        "_now",
+        "_outputs",
+        "_pending",
+        "_started_at",
+        "events",
+        "id",
+        "input",
+        "output_size",
+        "predict_time",
+        "scope",
+        "status",
+        "watched",
+        "watchers",
+        "webhook",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        input: bytes = b"{}",
+        output_is_array: bool = False,
+        watched: bool = False,
+        webhook: str | None = None,
+        events: frozenset[WebhookEvent] = ALL_EVENTS,
+        log_limit: int = LOG_LIMIT,
+        now: Callable[[], datetime] = utcnow,
+    ) -> None:
+        self.id = PredictionId(id)
+        self.input: bytes | None = input  # as shown: secrets masked; None once dropped to save memory (D6)
+        self.status = Status.STARTING
+        self.scope = trio.CancelScope()
+        self.watched = watched  # created by a request that waits: the last watcher to leave cancels (D4)
+        self.watchers = 0
+        self.webhook = webhook
+        self.events = events
+        self.predict_time: float | None = None  # seconds from acceptance to the terminal step, fixed there
+        self.output_size = 0  # bytes
+        self._is_array = output_is_array
+        self._outputs: list[msgspec.Raw | None] = []  # None: reserved, a file is being read
+        self._pending = 0
+        self._logs = LogText(log_limit)
+        self._metrics: dict[str, Json] = {}
+        self._error: str | None = None
+        self._finished = trio.Event()
+        self._now = now
+        self._created = trio.current_time()
+        self._created_at = now()
+        self._started_at: datetime | None = None
+        self._completed_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"<Prediction {self.id!r} {self.status.value}>"
+
+    # What happens to it.
+
+    def _step(self, fact: Fact) -> None:
+        try:
+            self.status = NEXT[self.status][fact]
+        except KeyError:
+            raise IllegalTransition(f"a prediction that is {self.status.value} can't be {fact.value}") from None
+
+    def dispatched(self) -> None:
+        """Its Predict is about to be written.
+
+        Raises:
+          IllegalTransition: unless it is starting.
+        """
+        self._step(Fact.DISPATCHED)
+        self._started_at = self._now()
+
+    def finish(self, outcome: Outcome) -> None:
+        """Take the terminal step, fix its time, wake everybody who waits.
+
+        Raises:
+          IllegalTransition: if the table refuses; nothing has changed then.
+        """
+        self._step(outcome.fact)
+        self.predict_time = trio.current_time() - self._created
+        self._completed_at = self._now()
+        self._is_array = self._is_array or outcome.is_stream
+        if self.status is Status.FAILED:
+            self._error = outcome.error or "Error: "
+        if self._pending:
+            self._outputs = [output for output in self._outputs if output is not None]
+            self._pending = 0
+        self._finished.set()
+
+    def append_log(self, data: str) -> None:
+        """Add text of the model, in the order it was written."""
+        self._refuse_after_end("log text")
+        self._logs.append(data)
+
+    def add_output(self, output: msgspec.Raw) -> None:
+        """Add the item at ``next_index``."""
+        self._refuse_after_end("an output")
+        self._outputs.append(output)
+        self.output_size += len(memoryview(output))
+
+    def reserve_output(self) -> int:
+        """Keep the place at ``next_index`` for a file that is being read; gives its index."""
+        self._refuse_after_end("an output")
+        self._outputs.append(None)
+        self._pending += 1
+        return len(self._outputs) - 1
+
+    def fill_output(self, index: int, output: msgspec.Raw) -> None:
+        """Put the content of a file in its reserved place."""
+        self._refuse_after_end("an output")
+        if self._outputs[index] is not None:
+            raise IllegalTransition(f"output {index} has been filled already")
+        self._outputs[index] = output
+        self._pending -= 1
+        self.output_size += len(memoryview(output))
+
+    def record_metric(self, name: str, value: msgspec.Raw, mode: MetricMode) -> None:
+        """Merge one recorded metric (spec/sdk-and-schema.md 1.7)."""
+        self._refuse_after_end("a metric")
+        aggregate(self._metrics, name, msgspec.json.decode(value), mode)
+
+    def _refuse_after_end(self, what: str) -> None:
+        if self.status in TERMINAL:
+            raise IllegalTransition(f"{what} came to a prediction that is {self.status.value}")
+
+    # Who acts on it, who waits.
+
+    def cancel(self) -> None:
+        """Ask for its end; what follows is the work of its task. Repeats and late calls change nothing."""
+        self.scope.cancel()
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self.scope.cancel_called
+
+    async def wait_finished(self) -> None:
+        """Wait for the terminal state. Cancellation: the prediction goes on."""
+        await self._finished.wait()
+
+    # What it shows.
+
+    @property
+    def terminal(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def error(self) -> str | None:
+        return self._error
+
+    @property
+    def logs(self) -> str:
+        return self._logs.text
+
+    @property
+    def dropped_logs(self) -> int:
+        """Bytes of log text beyond the limit."""
+        return self._logs.dropped
+
+    @property
+    def next_index(self) -> int:
+        return len(self._outputs)
+
+    @property
+    def metrics(self) -> dict[str, Json]:
+        """User metrics, and ``predict_time`` (which wins) from the terminal step on."""
+        if self.predict_time is None:
+            return self._metrics
+        return {**self._metrics, "predict_time": self.predict_time}
+
+    @property
+    def output(self) -> Json:
+        """The output decoded, for embedders; ``None`` when there is none."""
+        shown = self._output()
+        return None if shown is msgspec.UNSET else msgspec.json.decode(_encode(shown))
+
+    @property
+    def size(self) -> int:
+        """Bytes that keeping it costs: output, logs, input."""
+        return self.output_size + self._logs.size + len(self.input or b"")
+
+    def _output(self) -> msgspec.Raw | list[msgspec.Raw] | msgspec.UnsetType | None:
+        items: list[msgspec.Raw] = []
+        for item in self._outputs:
+            if item is None:
+                break  # in flight, a file is being read: what comes behind it is shown after it
+            items.append(item)
+        if self.status is Status.SUCCEEDED:
+            return items if self._is_array or len(items) > 1 else items[0] if items else None
+        if not items:
+            return msgspec.UNSET
+        return items if self._is_array or len(items) > 1 else items[0]
+
+    def snapshot(self, with_input: bool = False) -> bytes:
+        """It as JSON: what replies, polls and webhooks show."""
+        unset = msgspec.UNSET
+        return _encode(
+            Snapshot(
+                id=self.id,
+                status=self.status,
+                logs=self._logs.text,
+                metrics=self.metrics,
+                created_at=self._created_at.isoformat(),
+                started_at=unset if self._started_at is None else self._started_at.isoformat(),
+                completed_at=unset if self._completed_at is None else self._completed_at.isoformat(),
+                output=self._output(),
+                error=unset if self._error is None else self._error,
+                input=msgspec.Raw(self.input) if with_input and self.input is not None else unset,
+            )
+        )
