@@ -1,0 +1,261 @@
+"""Whole messages onto one descriptor, from any thread, without a writer task.
+
+Whoever produces a message writes it: ``write`` takes the bytes that the kernel accepts to the socket at once and
+keeps the rest as pending. Pending bytes go out by whoever comes first: the I/O thread, which ``on_pending`` wakes
+once and which then runs ``flush``; or a producer that waits for room. So the first token leaves at once, and a
+slow parent slows the producer, never the control path.
+
+Two things make it safe to call from anywhere in user code's reach. A message is queued by one atomic append and
+sent by whoever gets the lock; who doesn't get it leaves the message to the holder, who looks again after letting
+go. So nobody ever blocks on the lock for longer than one non-blocking write, and a write from inside a write on
+the same thread (a ``__del__`` or a signal handler that prints) is queued, in order, and can't deadlock. And
+messages are never torn: once a part of one is out, its rest is first in line.
+
+Callers on the main thread hold ``cancel.gate.runtime()``: an exception raised in here could tear a message.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+HIGH_WATER: Final = 2**20  # pending bytes; beyond it producers wait. With the socket's buffer, all a slot can hold
+
+
+class WriterBroken(Exception):
+    """The other end is gone: nothing more can be sent, and what was pending is lost."""
+
+
+class Writer:
+    """One descriptor, which becomes non-blocking. The caller keeps it open and closes it after the last use.
+
+    ``on_pending`` is called when bytes begin to be pending, from the thread that wrote, with the lock held: it
+    asks the I/O thread to run ``flush`` and does nothing else. It is not called again before ``flush`` has ended.
+    """
+
+    def __init__(self, fd: int, on_pending: Callable[[], None]) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self.broken: str | None = None
+        self._on_pending = on_pending
+        self._lock = threading.Lock()
+        self._holder = 0  # thread that holds the lock
+        self._queue: deque[bytes | bytearray] = deque()  # handed in, not yet looked at; empty but for moments
+        self._pending = bytearray()  # refused by the kernel; its first byte may be inside a message
+        self._flushing = False  # on_pending was called, flush has not ended
+        self._waiters: list[Callable[[], None]] = []
+        _writers.add(self)
+
+    @property
+    def full(self) -> bool:
+        """More is pending than a producer may leave behind."""
+        return len(self._pending) > HIGH_WATER
+
+    @property
+    def pending(self) -> int:
+        """Bytes that were written but not sent yet."""
+        return len(self._pending)
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Send one whole message, or keep what the kernel does not take. Never blocks: see ``full`` and ``wait``.
+
+        The writer owns ``data`` from here on.
+
+        Raises:
+          WriterBroken: if the other end is gone, now or before.
+        """
+        queue, lock = self._queue, self._lock
+        queue.append(data)
+        while queue and lock.acquire(False):
+            self._holder = threading.get_ident()
+            try:
+                self._send_queue()
+            finally:
+                self._holder = 0
+                lock.release()
+        if self.broken is not None:
+            raise WriterBroken(self.broken)
+
+    def wait(self, wake_fd: int | None = None) -> None:
+        """Block this thread until the writer is no longer full, is broken, or ``wake_fd`` is readable.
+
+        The waiting thread sends pending bytes itself. Called from inside a ``write`` of the same thread it
+        returns at once.
+        """
+        poll = None
+        while self.full and self.broken is None and self._holder != threading.get_ident():
+            if poll is None:
+                poll = _poll_for(self.fd, wake_fd)
+            ready = poll.poll()
+            if any(fd == wake_fd for fd, _ in ready):
+                return
+            self._send_pending()
+
+    def finish(self, seconds: float) -> bool:
+        """Block until nothing is pending, for use when the I/O thread has ended; whether all went out in time."""
+        deadline = time.monotonic() + seconds
+        poll = _poll_for(self.fd, None)
+        while self._pending and self.broken is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            poll.poll(left * 1000)
+            self._send_pending()
+        return self.broken is None
+
+    def when_room(self, callback: Callable[[], None]) -> bool:
+        """Have ``callback`` called once, from whichever thread makes room, when no longer full or broken.
+
+        False: there is room already, the callback was not kept.
+        """
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                waits = self.full and self.broken is None
+                if waits:
+                    self._waiters.append(callback)
+            finally:
+                self._holder = 0
+        self._send_leftover()
+        return waits
+
+    async def wait_room(self) -> None:
+        """Wait, in any trio thread, until the writer is no longer full. Always a checkpoint.
+
+        Cancellation: nothing is lost.
+        """
+        await trio.lowlevel.checkpoint()
+        token = trio.lowlevel.current_trio_token()
+        while True:
+            room = trio.Event()
+            if not self.when_room(lambda room=room: _tell(token, room)):  # type: ignore[misc]
+                return
+            await room.wait()
+
+    async def flush(self) -> None:
+        """Send what is pending, in the I/O thread, after each ``on_pending``.
+
+        Cancellation: what is pending stays so, and only waiting producers and ``finish`` send it from then on.
+        """
+        while not self._flushed():
+            try:
+                await trio.lowlevel.wait_writable(self.fd)
+            except (OSError, trio.ClosedResourceError) as error:
+                self._fail(error)
+                return
+            self._send_pending()
+
+    def abandon(self, why: str) -> None:
+        """Send nothing from here on, in a forked child: the descriptor is its parent's to use."""
+        self._lock = threading.Lock()  # a thread that is not in this process may have held the old one
+        self._holder = 0
+        self.broken = why
+        self._queue.clear()
+        self._pending = bytearray()
+        self._waiters = []
+
+    # --- all below: lock held, but for the three that take it ---
+
+    def _send_queue(self) -> None:
+        queue = self._queue
+        while queue:
+            data = queue.popleft()
+            if self._pending:
+                self._pending += data
+            elif self.broken is None:
+                try:
+                    sent = os.write(self.fd, data)
+                except BlockingIOError:
+                    sent = 0
+                except OSError as error:
+                    self._break(error)
+                    continue
+                if sent < len(data):
+                    self._pending += memoryview(data)[sent:]
+                    if not self._flushing:
+                        self._flushing = True
+                        self._on_pending()
+
+    def _send_some(self) -> None:
+        while self._pending:
+            try:
+                # a bounded slice: what is copied for one write is what a socket may take
+                sent = os.write(self.fd, self._pending[: 2**18])
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._break(error)
+                break
+            del self._pending[:sent]
+
+    def _break(self, error: BaseException) -> None:
+        self.broken = f"the other end is gone: {error}"
+        self._pending.clear()
+
+    def _send_pending(self) -> None:
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                self._send_some()
+            finally:
+                self._holder = 0
+        self._send_leftover()
+
+    def _flushed(self) -> bool:
+        with self._lock:
+            if self._pending and self.broken is None:
+                return False
+            self._flushing = False
+            return True
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._break(error)
+        self._send_leftover()
+
+    def _send_leftover(self) -> None:
+        """After letting go of the lock: what was queued meanwhile, and those who wait for room."""
+        while self._queue and self._lock.acquire(False):
+            self._holder = threading.get_ident()
+            try:
+                self._send_queue()
+            finally:
+                self._holder = 0
+                self._lock.release()
+        if self._waiters and (self.broken is not None or not self.full):
+            with self._lock:
+                waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                waiter()
+
+
+def abandon_all(why: str) -> None:
+    """Make every writer of this process refuse: for a forked child."""
+    for writer in list(_writers):
+        writer.abandon(why)
+
+
+def _poll_for(fd: int, wake_fd: int | None) -> select.poll:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    if wake_fd is not None:
+        poll.register(wake_fd, select.POLLIN)
+    return poll
+
+
+def _tell(token: trio.lowlevel.TrioToken, event: trio.Event) -> None:
+    try:
+        token.run_sync_soon(event.set)
+    except trio.RunFinishedError:
+        return  # nobody waits any more: the run that did has ended
+
+
+_writers: Final[weakref.WeakSet[Writer]] = weakref.WeakSet()
