@@ -1,0 +1,44 @@
+"""What ``cog-trio serve`` and the container entry do alike: spawn the worker, import the rest, serve.
+
+The worker is spawned before trio, Hypercorn and the service are imported (D46), so both sides start up side by
+side. Signals that come in that time are noted and obeyed as soon as the event loop runs; leaving before that
+kills the worker and reaps it.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from types import FrameType
+
+from cog_trio.settings import Settings
+from cog_trio.spawn import spawn
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything that is known before the event loop starts."""
+
+    name: str  # of the program, before its error lines
+    settings: Settings
+    folder: str  # where the worker starts
+    predict: str | None
+    train: str | None
+    environment: dict[str, str]  # of the worker, over ours
+    warnings: tuple[str, ...] = ()
+    terminal: bool = False  # somebody looks at it: show the first screen
+
+
+def launch(plan: Launch) -> int:
+    """Serve until a signal or ``POST /shutdown``; the exit code."""
+    early: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        early.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    with spawn(plan.folder, plan.environment) as process:
+        from cog_trio.cli.serve import serve
+
+        return serve(plan, process, early)

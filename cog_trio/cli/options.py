@@ -1,0 +1,84 @@
+"""Command-line options out of the table of settings, and errors in one line.
+
+The options hand over plain texts: parsing, defaults and variables stay in ``settings``. click is used for what it
+is good at (help, unknown flags, completion); its own messages of three lines are cut down to one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+from cog_trio import settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+USAGE: Final = 2  # exit code of a wrong flag, variable or MODEL (D38)
+
+
+class BareFlags(click.Command):
+    """A command where flags like ``--await-explicit-shutdown`` take ``true`` or ``false``, or stand alone."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_joined(args)))
+
+
+def options(*, container: bool = False) -> Callable[[F], F]:
+    """Add an option for each row of the table; for the container entry only those that Cog has."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(settings.OPTIONS):
+            if container and not option.container:
+                continue
+            names = (option.flag, *option.aliases, option.field)
+            text = f"{option.meaning} [{option.variable}]"
+            if option.switch:
+                click.option(*names, is_flag=True, default=False, help=text)(function)
+            else:
+                click.option(*names, multiple=option.many, metavar=option.parser.metavar, help=text)(function)
+        return function
+
+    return decorate
+
+
+def given(values: dict[str, Any]) -> dict[str, str | Sequence[str]]:
+    """Of what click collected, the flags that were on the command line, as ``settings.read`` takes them."""
+    texts = {field: "true" if value is True else value for field, value in values.items()}
+    return {field: text for field, text in texts.items() if text not in (None, False, ())}
+
+
+def run(command: click.Command, name: str) -> int:
+    """Run a command and return its exit code; every error that is the user's is one line on stderr."""
+    try:
+        code = command.main(prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        return fail(name, error.format_message(), USAGE)
+    except click.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def fail(name: str, text: str, code: int) -> int:
+    """Say on one line why nothing was started."""
+    print(f"{name}: {' '.join(text.split())}", file=sys.stderr)
+    return code
+
+
+def _joined(args: Sequence[str]) -> Iterator[str]:
+    bare = {option.flag for option in settings.OPTIONS if option.bare}
+    words = (*settings.TRUE, *settings.FALSE)
+    position = 0
+    while position < len(args):
+        argument = args[position]
+        position += 1
+        if argument == "--":
+            yield from args[position - 1 :]
+            return
+        if argument in bare:
+            follows = position < len(args) and args[position].lower() in words
+            yield f"{argument}={args[position] if follows else 'true'}"
+            position += follows
+        else:
+            yield argument
