@@ -85,7 +85,7 @@ class Writer:
             raise WriterBroken(self.broken)
 
     def wait(self, wake_fd: int | None = None) -> None:
-        """Block this thread until the writer is no longer full, is broken, or ``wake_fd`` is readable.
+        """Block this thread until the writer is no longer full, is broken, or ``wake_fd`` (if any) is readable.
 
         The waiting thread sends pending bytes itself. Called from inside a ``write`` of the same thread it
         returns at once.
@@ -246,7 +246,7 @@ def abandon_all(why: str) -> None:
 def _poll_for(fd: int, wake_fd: int | None) -> select.poll:
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
-    if wake_fd is not None:
+    if wake_fd is not None and wake_fd >= 0:
         poll.register(wake_fd, select.POLLIN)
     return poll
 

@@ -1,0 +1,236 @@
+"""Whose text is this? One record a run, carried by a ContextVar; one service log for all the rest.
+
+A record takes what the code of its run writes, from any thread, cuts it into pieces (``lines.py``) and sends them
+as LogLine on the slot's socket, in the order in which their lines were ended. ``finish`` sends what waits and
+closes the record: from then on not one frame leaves it, and what a late thread still writes goes to the service
+log under the run's id, never into another run (W42).
+
+No caller ever waits for a lock while another sends: text is queued by one atomic append and sent by whoever has
+the lock, who looks again after letting go (the scheme of ``writer.py``, for the same reasons). A producer waits
+for room afterwards, holding nothing; the I/O thread uses ``post``, which never waits, and looks at ``full`` itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Final
+
+from cog_trio.bridge.codec import encode_line
+from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
+from cog_trio.worker.cancel import gate
+from cog_trio.worker.lines import Lines
+from cog_trio.worker.writer import Writer, WriterBroken
+
+Late = Callable[[LogSource, "str | bytes", PredictionId], None]
+"""Takes text that came after its record was finished."""
+
+
+class Journal(ABC):
+    """Takes text from any thread and sends it; the part that records and the service log share."""
+
+    def __init__(self, writer: Writer | None) -> None:
+        self.writer = writer
+        self._lock = threading.Lock()
+
+    @property
+    def full(self) -> bool:
+        """The writer has more pending than a producer may leave behind."""
+        return self.writer is not None and self.writer.full
+
+    def wait(self) -> None:
+        """Block while full; on the main thread a cancel that is due ends it. The gate is disarmed."""
+        if self.writer is not None and self.writer.full:
+            self.writer.wait(gate.wake_fd)
+
+    async def wait_room(self) -> None:
+        """The same in trio."""
+        if self.writer is not None:
+            await self.writer.wait_room()
+
+    @abstractmethod
+    def post(self, source: LogSource, text: str | bytes) -> None:
+        """Take text, never wait. ``str`` without lone surrogates; ``bytes`` are UTF-8."""
+
+    def write(self, source: LogSource, text: str | bytes) -> None:
+        """Take text, then wait for room. On the main thread: inside ``gate.runtime()``."""
+        self.post(source, text)
+        writer = self.writer
+        if writer is not None and writer.full:
+            writer.wait(gate.wake_fd)
+
+    @abstractmethod
+    def flush(self, source: LogSource) -> None:
+        """Send the unfinished line of one stream; never waits."""
+
+
+class Record(Journal):
+    """The text of one run.
+
+    ``emit`` sends one message on the run's slot socket and does not block: ``writer`` (that socket's) is what
+    producers wait for. ``late`` takes what comes after ``finish``; ``Capture.begin`` sets it.
+    """
+
+    def __init__(
+        self,
+        slot: SlotId,
+        id: PredictionId,
+        run: int,
+        emit: Callable[[LogLine], None],
+        writer: Writer | None = None,
+    ) -> None:
+        super().__init__(writer)
+        self.slot: Final = slot
+        self.id: Final = id
+        self.run: Final = run
+        self.alive = True
+        self.late: Late = _nowhere
+        self._emit = emit
+        self._queue: deque[tuple[LogSource, str | bytes | None]] = deque()  # None: flush
+        self._out = Lines()
+        self._err = Lines()
+
+    def post(self, source: LogSource, text: str | bytes) -> None:
+        queue, lock = self._queue, self._lock
+        queue.append((source, text))
+        while queue and lock.acquire(False):
+            try:
+                self._drain()
+            finally:
+                lock.release()
+
+    def flush(self, source: LogSource) -> None:
+        queue, lock = self._queue, self._lock
+        queue.append((source, None))
+        while queue and lock.acquire(False):
+            try:
+                self._drain()
+            finally:
+                lock.release()
+
+    def send(self, source: LogSource, pieces: Sequence[str]) -> None:
+        """Send pieces that were cut already, beside the line that waits here: text read from the capture pipes."""
+        with self._lock:
+            self._drain()
+            for piece in pieces:
+                self._send(source, piece)
+        self._drain_left()
+
+    def finish(self) -> None:
+        """Send what waits; then the record is closed, at once and for all threads. Never waits for room."""
+        with self._lock:
+            self._drain()
+            for source, lines in ((LogSource.STDOUT, self._out), (LogSource.STDERR, self._err)):
+                for piece in lines.finish():
+                    self._send(source, piece)
+            self.alive = False
+        self._drain_left()
+
+    def abandon(self) -> None:
+        """Close it in a forked child, where nothing of it may be sent."""
+        self._lock = threading.Lock()
+        self._queue.clear()
+        self.alive = False
+
+    def _drain_left(self) -> None:
+        while self._queue and self._lock.acquire(False):
+            try:
+                self._drain()
+            finally:
+                self._lock.release()
+
+    def _drain(self) -> None:
+        queue = self._queue
+        while queue:
+            source, text = queue.popleft()
+            lines = self._out if source is LogSource.STDOUT else self._err
+            if not self.alive:
+                if text is not None:
+                    self.late(source, text, self.id)
+            elif text is None:
+                for piece in lines.flush():
+                    self._send(source, piece)
+            else:
+                for piece in lines.feed(text) if isinstance(text, str) else lines.feed_bytes(text):
+                    self._send(source, piece)
+
+    def _send(self, source: LogSource, piece: str) -> None:
+        if self.alive:
+            try:
+                self._emit(LogLine(source, piece))
+            except WriterBroken:
+                # The loop learns it from the next frame that matters; the text is kept in the service log.
+                self.alive = False
+            else:
+                return
+        self.late(source, piece, self.id)
+
+
+class ServiceLog(Journal):
+    """Text that belongs to no open run, as Log on the control channel: setup, late threads, children of setup."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(writer)
+        self._control = writer
+        self._queue: deque[tuple[LogSource, str | bytes | None, PredictionId | None]] = deque()
+        self._lines: dict[tuple[LogSource, PredictionId | None], Lines] = {}
+
+    def post(self, source: LogSource, text: str | bytes, id: PredictionId | None = None) -> None:
+        self._queue.append((source, text, id))
+        self._drain_left()
+
+    def flush(self, source: LogSource) -> None:
+        self._queue.append((source, None, None))
+        self._drain_left()
+
+    def send(self, source: LogSource, pieces: Sequence[str]) -> None:
+        """Send pieces that were cut already."""
+        with self._lock:
+            self._drain()
+            for piece in pieces:
+                self._control.write(encode_line(Log(source, piece)))
+        self._drain_left()
+
+    def finish(self) -> None:
+        """Send every unfinished line, of late writers too; more may come. Never waits for room."""
+        with self._lock:
+            self._drain()
+            for (source, id), lines in list(self._lines.items()):
+                for piece in lines.finish():
+                    self._control.write(encode_line(Log(source, piece, id)))
+            self._lines.clear()
+        self._drain_left()
+
+    def _drain_left(self) -> None:
+        while self._queue and self._lock.acquire(False):
+            try:
+                self._drain()
+            finally:
+                self._lock.release()
+
+    def _drain(self) -> None:
+        queue = self._queue
+        while queue:
+            source, text, id = queue.popleft()
+            lines = self._lines.get((source, id))
+            if lines is None:
+                lines = self._lines[source, id] = Lines()
+            if text is None:
+                pieces = lines.flush()
+            else:
+                pieces = lines.feed(text) if isinstance(text, str) else lines.feed_bytes(text)
+            for piece in pieces:
+                self._control.write(encode_line(Log(source, piece, id)))
+            if id is not None and lines.clean:
+                del self._lines[source, id]
+
+
+def _nowhere(source: LogSource, _text: str | bytes, id: PredictionId) -> None:
+    raise RuntimeError(f"text on {source.value} after the end of {id}, and nobody to take it")
+
+
+current: Final[ContextVar[Record | None]] = ContextVar("cog_trio_record", default=None)
+"""The record of the run whose code is executing."""
