@@ -310,6 +310,14 @@ def model_variables(environ: Mapping[str, str]) -> tuple[str | None, str | None]
     return environ.get("COG_PREDICT_TYPE_STUB") or None, environ.get("COG_TRAIN_TYPE_STUB") or None
 
 
+def worker_variables(settings: Settings) -> dict[str, str]:
+    """What the worker needs to know: it reads these variables, whatever they were set by here."""
+    variables = {"COG_TRIO_DOWNLOAD_TIMEOUT": repr(settings.download_timeout)}
+    if settings.download_limit is not None:
+        variables["COG_TRIO_DOWNLOAD_LIMIT"] = str(settings.download_limit)
+    return variables
+
+
 def reference() -> str:
     """The table as Markdown: what docs/reference/settings.md holds."""
     lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]

@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass
 from types import FrameType
 
-from cog_trio.settings import Settings
+from cog_trio.settings import Settings, worker_variables
 from cog_trio.spawn import spawn
 
 
@@ -38,7 +38,7 @@ def launch(plan: Launch) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)
-    with spawn(plan.folder, plan.environment) as process:
+    with spawn(plan.folder, {**plan.environment, **worker_variables(plan.settings)}) as process:
         from cog_trio.cli.serve import serve
 
         return serve(plan, process, early)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import resource
 import signal
-import sys
 from collections.abc import AsyncIterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from cog_trio.cli.launch import Launch
     from cog_trio.spawn import WorkerProcess
 
-if sys.version_info < (3, 11):
-    from exceptiongroup import BaseExceptionGroup
-
 log = logging.getLogger(__name__)
 MAX_DESCRIPTORS: Final = 2**20  # more than limit_connections can ask for
 CANNOT_LISTEN: Final = 1  # exit code (D38)
@@ -42,17 +38,10 @@ def serve(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
     with open_log(plan.settings.log_level, plan.settings.log_format):
         for warning in plan.warnings:
             log.warning("%s", warning)
-        try:
-            trio.run(_program, plan, process, early)
-        except BaseExceptionGroup as group:
-            refused, rest = group.split(cog_trio.CannotListen)
-            if refused is None or rest is not None:
-                raise
-            return fail(plan.name, str(_first(refused)), CANNOT_LISTEN)
-    return 0
+        return trio.run(_program, plan, process, early)
 
 
-async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> None:
+async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with (
             cog_trio.open_service(
@@ -60,13 +49,17 @@ async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -
             ) as service,
             trio.open_nursery() as nursery,
         ):
-            urls = await nursery.start(cog_trio.serve_http, service, plan.settings)
+            try:
+                urls = await nursery.start(cog_trio.serve_http, service, plan.settings)
+            except cog_trio.CannotListen as error:
+                return fail(plan.name, str(error), CANNOT_LISTEN)
             log.info("Listening on %s", ", ".join(urls), extra={"urls": urls})
             nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown)
             if plan.terminal:
                 nursery.start_soon(first_screen, service, urls, plan.predict)
             await service.wait_stopped()
             nursery.cancel_scope.cancel()
+    return 0
 
 
 async def _watch_signals(
@@ -94,11 +87,3 @@ def _raise_descriptor_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):  # macOS has a second, lower limit: then what we have must do
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first leaf of a group whose leaves are all of one kind."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -1,0 +1,60 @@
+# Everything runs in .venv, which is made here and filled anew only when pyproject.toml has changed.
+# A fresh machine needs nothing but make and a Python of 3.10 or newer.
+
+# The first Python that answers and is new enough; PYTHON=... takes another one.
+PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11 python3.10 python \
+	"$$HOME"/.pyenv/versions/3.1[0-3].*/bin/python; do \
+	"$$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2])' 2>/dev/null && echo "$$python" && break; done)
+MODEL ?= docs/examples/image
+VENV := .venv
+STAMP := $(VENV)/.installed
+# Pythons of `make test-all`: on PATH, or in pyenv's versions folder when a shim does not answer.
+VERSIONS := 3.10 3.11 3.12 3.13
+PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
+TESTFLAGS ?=
+
+.PHONY: serve test check format system test-all clean
+
+serve: $(STAMP)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
+	@exec $(VENV)/bin/cog-trio serve $(MODEL)
+
+test: $(STAMP)  ## run all tests
+	$(VENV)/bin/python -m pytest $(TESTFLAGS)
+
+check: $(STAMP)  ## format check, lint, types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy --strict
+
+format: $(STAMP)  ## format and fix what can be fixed
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+system:  ## Debian packages that the tests need, when root and when they are missing
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || { \
+		test "$$(id -u)" = 0 || { echo "make system: needs root to install python3-venv" >&2; exit 1; }; \
+		apt-get update && apt-get install -y --no-install-recommends python3 python3-venv; }
+
+test-all:  ## run all tests on each Python of 3.10 to 3.13 that answers
+	@found=""; failed=""; \
+	for version in $(VERSIONS); do \
+		for python in "python$$version" "$(PYENV)"/$$version.*/bin/python; do \
+			"$$python" -c 1 2>/dev/null || continue; \
+			found="$$found $$version"; \
+			echo "== Python $$version: $$python"; \
+			$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" || failed="$$failed $$version"; \
+			break; \
+		done; \
+	done; \
+	test -n "$$found" || { echo "make test-all: no Python of $(VERSIONS) answers" >&2; exit 1; }; \
+	echo "== tested on:$$found"; \
+	test -z "$$failed" || { echo "== failed on:$$failed" >&2; exit 1; }
+
+clean:  ## remove what make made
+	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python of 3.10 or newer found; name one with PYTHON=..." >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@

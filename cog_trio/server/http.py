@@ -1,0 +1,63 @@
+"""The container's entry: ``python -m cog_trio.server.http`` (and ``python -m cog.server.http``).
+
+Cog's flags and variables, Cog's address, then the same program as ``cog-trio serve``. The model is what
+COG_PREDICT_TYPE_STUB names; ./cog.yaml tells what the variables leave open. The worker starts in the current
+folder, and nothing is checked here that the worker finds out: a missing file shows as SETUP_FAILED, so that the
+container's health route can tell it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cog_trio import settings
+from cog_trio.cli import options
+from cog_trio.cli.config import FILE, BadModel, Config, load
+from cog_trio.cli.launch import Launch, launch
+
+NAME: Final = "cog_trio.server.http"
+NO_MODEL: Final = 1  # exit code (D38)
+
+
+@click.command(cls=options.BareFlags, context_settings={"help_option_names": ["-h", "--help"]})
+@options.options(container=True)
+@click.option("--x-mode", type=click.Choice(["predict"]), default="predict", help="which function is served")
+@click.option("--threads", type=int, help="accepted for Cog's sake; has no effect")
+@click.version_option(None, "-v", "--version", package_name="cog-trio", message="%(version)s")
+def entry(x_mode: str, threads: int | None, **values: Any) -> int:
+    """Serve the model of this container over HTTP."""
+    environ = dict(os.environ)
+    try:
+        config = load(Path(FILE)) if Path(FILE).is_file() else Config()
+        chosen, warnings = settings.read(options.given(values), environ, file=config.settings(), container=True)
+    except (BadModel, settings.BadSetting) as error:
+        raise click.ClickException(str(error)) from error
+    predict, train = settings.model_variables(environ)
+    model = predict or config.predict
+    if model is None:
+        return options.fail(NAME, f"no model: COG_PREDICT_TYPE_STUB is not set and ./{FILE} names none", NO_MODEL)
+    return launch(
+        Launch(
+            NAME,
+            chosen,
+            os.getcwd(),
+            model,
+            train or config.train,
+            config.unset(environ),
+            (*(config.warnings if predict is None else ()), *warnings),
+        )
+    )
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    sys.exit(options.run(entry, NAME))
+
+
+if __name__ == "__main__":
+    main()
