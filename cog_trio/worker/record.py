@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from cog_trio.bridge.codec import encode_line
 from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
@@ -25,12 +25,14 @@ from cog_trio.worker.cancel import gate
 from cog_trio.worker.lines import Lines
 from cog_trio.worker.writer import Writer, WriterBroken
 
-Late = Callable[[LogSource, "str | bytes", PredictionId], None]
-"""Takes text that came after its record was finished."""
+Item: TypeAlias = str | bytes | tuple[str, ...] | None
+"""Text to cut, pieces that are cut already, or (None) a flush."""
 
 
 class Journal(ABC):
     """Takes text from any thread and sends it; the part that records and the service log share."""
+
+    _queue: deque[Any]
 
     def __init__(self, writer: Writer | None) -> None:
         self.writer = writer
@@ -63,15 +65,75 @@ class Journal(ABC):
             writer.wait(gate.wake_fd)
 
     @abstractmethod
+    def post_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
+        """Take pieces that were cut elsewhere, beside the line that waits here: text from the capture pipes."""
+
+    @abstractmethod
     def flush(self, source: LogSource) -> None:
         """Send the unfinished line of one stream; never waits."""
+
+    def _send_queue(self) -> None:
+        while self._queue and self._lock.acquire(False):
+            try:
+                self._drain()
+            finally:
+                self._lock.release()
+
+    @abstractmethod
+    def _drain(self) -> None: ...
+
+
+class ServiceLog(Journal):
+    """Text that belongs to no open run, as Log on the control channel: setup, late threads, children of setup."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(writer)
+        self._control = writer
+        self._queue: deque[tuple[LogSource, Item, PredictionId | None]] = deque()
+        self._lines: dict[tuple[LogSource, PredictionId | None], Lines] = {}
+
+    def take(self, source: LogSource, item: Item, id: PredictionId | None) -> None:
+        """Any item, of a finished record when ``id`` names it."""
+        self._queue.append((source, item, id))
+        self._send_queue()
+
+    def post(self, source: LogSource, text: str | bytes) -> None:
+        self.take(source, text, None)
+
+    def post_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
+        self.take(source, pieces, None)
+
+    def flush(self, source: LogSource) -> None:
+        self.take(source, None, None)
+
+    def finish(self) -> None:
+        """Send every unfinished line, of late writers too; more may come. Never waits for room."""
+        with self._lock:
+            self._drain()
+            for (source, id), lines in list(self._lines.items()):
+                for piece in lines.finish():
+                    self._control.write(encode_line(Log(source, piece, id)))
+            self._lines.clear()
+        self._send_queue()
+
+    def _drain(self) -> None:
+        queue = self._queue
+        while queue:
+            source, text, id = queue.popleft()
+            lines = self._lines.get((source, id))
+            if lines is None:
+                lines = self._lines[source, id] = Lines()
+            for piece in _cut(lines, text):
+                self._control.write(encode_line(Log(source, piece, id)))
+            if id is not None and lines.clean:
+                del self._lines[source, id]
 
 
 class Record(Journal):
     """The text of one run.
 
     ``emit`` sends one message on the run's slot socket and does not block: ``writer`` (that socket's) is what
-    producers wait for. ``late`` takes what comes after ``finish``; ``Capture.begin`` sets it.
+    producers wait for. ``service`` takes what comes after ``finish``; ``Capture.begin`` sets it.
     """
 
     def __init__(
@@ -87,9 +149,9 @@ class Record(Journal):
         self.id: Final = id
         self.run: Final = run
         self.alive = True
-        self.late: Late = _nowhere
+        self.service: ServiceLog | None = None
         self._emit = emit
-        self._queue: deque[tuple[LogSource, str | bytes | None]] = deque()  # None: flush
+        self._queue: deque[tuple[LogSource, Item]] = deque()
         self._out = Lines()
         self._err = Lines()
 
@@ -102,22 +164,13 @@ class Record(Journal):
             finally:
                 lock.release()
 
-    def flush(self, source: LogSource) -> None:
-        queue, lock = self._queue, self._lock
-        queue.append((source, None))
-        while queue and lock.acquire(False):
-            try:
-                self._drain()
-            finally:
-                lock.release()
+    def post_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
+        self._queue.append((source, pieces))
+        self._send_queue()
 
-    def send(self, source: LogSource, pieces: Sequence[str]) -> None:
-        """Send pieces that were cut already, beside the line that waits here: text read from the capture pipes."""
-        with self._lock:
-            self._drain()
-            for piece in pieces:
-                self._send(source, piece)
-        self._drain_left()
+    def flush(self, source: LogSource) -> None:
+        self._queue.append((source, None))
+        self._send_queue()
 
     def finish(self) -> None:
         """Send what waits; then the record is closed, at once and for all threads. Never waits for room."""
@@ -126,8 +179,8 @@ class Record(Journal):
             for source, lines in ((LogSource.STDOUT, self._out), (LogSource.STDERR, self._err)):
                 for piece in lines.finish():
                     self._send(source, piece)
-            self.alive = False
-        self._drain_left()
+            self._close()
+        self._send_queue()
 
     def abandon(self) -> None:
         """Close it in a forked child, where nothing of it may be sent."""
@@ -135,27 +188,15 @@ class Record(Journal):
         self._queue.clear()
         self.alive = False
 
-    def _drain_left(self) -> None:
-        while self._queue and self._lock.acquire(False):
-            try:
-                self._drain()
-            finally:
-                self._lock.release()
-
     def _drain(self) -> None:
         queue = self._queue
         while queue:
             source, text = queue.popleft()
-            lines = self._out if source is LogSource.STDOUT else self._err
-            if not self.alive:
-                if text is not None:
-                    self.late(source, text, self.id)
-            elif text is None:
-                for piece in lines.flush():
+            if self.alive:
+                for piece in _cut(self._out if source is LogSource.STDOUT else self._err, text):
                     self._send(source, piece)
-            else:
-                for piece in lines.feed(text) if isinstance(text, str) else lines.feed_bytes(text):
-                    self._send(source, piece)
+            elif self.service is not None:
+                self.service.take(source, text, self.id)
 
     def _send(self, source: LogSource, piece: str) -> None:
         if self.alive:
@@ -163,73 +204,24 @@ class Record(Journal):
                 self._emit(LogLine(source, piece))
             except WriterBroken:
                 # The loop learns it from the next frame that matters; the text is kept in the service log.
-                self.alive = False
+                self._close()
             else:
                 return
-        self.late(source, piece, self.id)
+        if self.service is not None:
+            self.service.take(source, (piece,), self.id)
+
+    def _close(self) -> None:
+        self.alive = False
+        if self.service is not None:
+            self.writer = self.service.writer  # what late threads wait for
 
 
-class ServiceLog(Journal):
-    """Text that belongs to no open run, as Log on the control channel: setup, late threads, children of setup."""
-
-    def __init__(self, writer: Writer) -> None:
-        super().__init__(writer)
-        self._control = writer
-        self._queue: deque[tuple[LogSource, str | bytes | None, PredictionId | None]] = deque()
-        self._lines: dict[tuple[LogSource, PredictionId | None], Lines] = {}
-
-    def post(self, source: LogSource, text: str | bytes, id: PredictionId | None = None) -> None:
-        self._queue.append((source, text, id))
-        self._drain_left()
-
-    def flush(self, source: LogSource) -> None:
-        self._queue.append((source, None, None))
-        self._drain_left()
-
-    def send(self, source: LogSource, pieces: Sequence[str]) -> None:
-        """Send pieces that were cut already."""
-        with self._lock:
-            self._drain()
-            for piece in pieces:
-                self._control.write(encode_line(Log(source, piece)))
-        self._drain_left()
-
-    def finish(self) -> None:
-        """Send every unfinished line, of late writers too; more may come. Never waits for room."""
-        with self._lock:
-            self._drain()
-            for (source, id), lines in list(self._lines.items()):
-                for piece in lines.finish():
-                    self._control.write(encode_line(Log(source, piece, id)))
-            self._lines.clear()
-        self._drain_left()
-
-    def _drain_left(self) -> None:
-        while self._queue and self._lock.acquire(False):
-            try:
-                self._drain()
-            finally:
-                self._lock.release()
-
-    def _drain(self) -> None:
-        queue = self._queue
-        while queue:
-            source, text, id = queue.popleft()
-            lines = self._lines.get((source, id))
-            if lines is None:
-                lines = self._lines[source, id] = Lines()
-            if text is None:
-                pieces = lines.flush()
-            else:
-                pieces = lines.feed(text) if isinstance(text, str) else lines.feed_bytes(text)
-            for piece in pieces:
-                self._control.write(encode_line(Log(source, piece, id)))
-            if id is not None and lines.clean:
-                del self._lines[source, id]
-
-
-def _nowhere(source: LogSource, _text: str | bytes, id: PredictionId) -> None:
-    raise RuntimeError(f"text on {source.value} after the end of {id}, and nobody to take it")
+def _cut(lines: Lines, item: Item) -> Sequence[str]:
+    if isinstance(item, str):
+        return lines.feed(item)
+    if item is None:
+        return lines.flush()
+    return item if isinstance(item, tuple) else lines.feed_bytes(item)
 
 
 current: Final[ContextVar[Record | None]] = ContextVar("cog_trio_record", default=None)
