@@ -1,1 +1,73 @@
-"""cog-trio: serves machine-learning models written for Cog, on trio."""
+"""cog-trio: serves machine-learning models written for Cog, on trio.
+
+The names below are for programs that embed it. Each is imported at its first use: a bare ``import cog_trio``
+loads nothing, which the worker process and the spawn before all other imports rely on.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cog_trio.input_validation import InvalidInput
+    from cog_trio.prediction import Prediction
+    from cog_trio.service import (
+        AlreadyRunning,
+        AtCapacity,
+        NotReady,
+        PredictionService,
+        Rejected,
+        ServiceBroken,
+        open_service,
+    )
+    from cog_trio.settings import Settings
+    from cog_trio.transport.http.server import CannotListen
+    from cog_trio.transport.http.server import serve as serve_http
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AlreadyRunning": "cog_trio.service",
+    "AtCapacity": "cog_trio.service",
+    "CannotListen": "cog_trio.transport.http.server",
+    "InvalidInput": "cog_trio.input_validation",
+    "NotReady": "cog_trio.service",
+    "Prediction": "cog_trio.prediction",
+    "PredictionService": "cog_trio.service",
+    "Rejected": "cog_trio.service",
+    "ServiceBroken": "cog_trio.service",
+    "Settings": "cog_trio.settings",
+    "open_service": "cog_trio.service",
+    "serve_http": "cog_trio.transport.http.server",
+}
+_NAMES = {"serve_http": "serve"}  # where the public name is not the one at home
+
+__all__ = [
+    "AlreadyRunning",
+    "AtCapacity",
+    "CannotListen",
+    "InvalidInput",
+    "NotReady",
+    "Prediction",
+    "PredictionService",
+    "Rejected",
+    "ServiceBroken",
+    "Settings",
+    "__version__",
+    "open_service",
+    "serve_http",
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOMES[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = globals()[name] = getattr(import_module(home), _NAMES.get(name, name))
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
