@@ -24,7 +24,7 @@ def carry() -> None:
     """Wrap both, once; a repeat does nothing."""
     start = threading.Thread.start
     if not hasattr(start, _MARK):
-        threading.Thread.start = _wrap_start(start)  # type: ignore[method-assign]
+        threading.Thread.start = _wrap_start(start)  # type: ignore[method-assign, assignment]
     submit = ThreadPoolExecutor.submit
     if not hasattr(submit, _MARK):
         ThreadPoolExecutor.submit = _wrap_submit(submit)  # type: ignore[method-assign]
@@ -33,6 +33,8 @@ def carry() -> None:
 def _wrap_start(inner: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
     @functools.wraps(inner)
     def start(self: threading.Thread) -> None:
+        if getattr(self, "_context", None) is not None:  # Python 3.14: one that the caller chose
+            return inner(self)
         own = vars(self)
         had, run = "run" in own, self.run
         values = list(contextvars.copy_context().items())
@@ -52,7 +54,7 @@ def _wrap_start(inner: Callable[[threading.Thread], None]) -> Callable[[threadin
 
         own["run"] = run_in_context
         try:
-            inner(self)
+            return inner(self)
         except BaseException:
             restore()
             raise

@@ -1,0 +1,153 @@
+"""The read ends of descriptors 1 and 2: text of C code, of child processes, of everything that is no Python stream.
+
+Two readers share them under one lock. The I/O thread's ``pump`` waits for text and stops reading while what it
+feeds is full, so a child that writes faster than the parent takes is blocked by the kernel: nothing is dropped.
+Any other thread may ``drain`` what is there now: before its own text, so that the order of a log is the order in
+which it was written, and before a run's terminal frame, so that the run's log is whole (W43).
+
+Bytes are decoded as they come and cut as other text is; an unfinished line goes after 200 ms or 64 KiB (W44). Whose
+text it is, is decided when it is read (D24).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from cog_trio.bridge.protocol import LogSource
+from cog_trio.worker.lines import Lines
+from cog_trio.worker.record import Journal
+
+READ_SIZE: Final = 2**16  # bytes
+PATIENCE: Final = 0.2  # seconds that an unfinished line waits for its end
+AT_ONCE: Final = 4 * 2**20  # bytes of one drain; a pipe holds 1 MiB, the rest was written while we read
+_LOCK_TIMEOUT: Final = 1.0  # seconds; the lock is held for one non-blocking read: longer means that we hold it
+
+
+class _Pipe:
+    def __init__(self, fd: int, source: LogSource) -> None:
+        self.fd: Final = fd
+        self.source: Final = source
+        self.lines: Final = Lines()
+        self.open = True
+
+
+class Pipes:
+    """Both pipes. The read ends become non-blocking; the caller keeps them open."""
+
+    def __init__(self, out_r: int, err_r: int, target: Callable[[], Journal]) -> None:
+        self._pipes: Final = {
+            LogSource.STDOUT: _Pipe(out_r, LogSource.STDOUT),
+            LogSource.STDERR: _Pipe(err_r, LogSource.STDERR),
+        }
+        self._target = target
+        self._lock = threading.Lock()
+        self._holder = 0
+        self._poll = select.poll()
+        for pipe in self._pipes.values():
+            os.set_blocking(pipe.fd, False)
+            self._poll.register(pipe.fd, select.POLLIN)
+
+    def drain(self) -> None:
+        """Read what is there now, from any thread, and hand it on, unfinished lines too. Never waits for room."""
+        if not self._poll.poll(0):
+            return
+        with self._held() as held:
+            if not held:
+                return
+            self._read_all()
+            target = self._target()
+            for pipe in self._pipes.values():
+                if pieces := pipe.lines.flush():
+                    target.post_pieces(pipe.source, tuple(pieces))
+
+    def finish(self) -> None:
+        """The same, and what comes next belongs to another: not a byte of a character is kept."""
+        with self._held() as held:
+            if not held:
+                return
+            if self._poll.poll(0):
+                self._read_all()
+            target = self._target()
+            for pipe in self._pipes.values():
+                if pieces := pipe.lines.finish():
+                    target.post_pieces(pipe.source, tuple(pieces))
+
+    async def pump(self, source: LogSource) -> None:
+        """Read one pipe for the worker's life, in the I/O thread; ends when no write end is left.
+
+        Raises:
+          WriterBroken: the control channel is gone.
+
+        Cancellation: nothing is lost, ``drain`` reads on.
+        """
+        pipe = self._pipes[source]
+        deadline = math.inf
+        while pipe.open:
+            with trio.move_on_at(deadline) as patience:
+                await trio.lowlevel.wait_readable(pipe.fd)
+            target = self._target()
+            if target.full:
+                await target.wait_room()
+                target = self._target()
+            with self._held() as held:
+                if not held:
+                    continue
+                if patience.cancelled_caught:
+                    pieces = tuple(pipe.lines.flush())
+                    if pieces:
+                        target.post_pieces(source, pieces)
+                    went = True
+                else:
+                    _, went = self._read(pipe)
+            if not pipe.lines.waiting:
+                deadline = math.inf
+            elif went or deadline == math.inf:
+                deadline = trio.current_time() + PATIENCE
+
+    # --- lock held ---
+
+    def _read_all(self) -> None:
+        for pipe in self._pipes.values():
+            total = 0
+            while pipe.open and total < AT_ONCE:
+                size, _ = self._read(pipe)
+                if not size:
+                    break
+                total += size
+
+    def _read(self, pipe: _Pipe) -> tuple[int, bool]:
+        """Read once: how many bytes, and whether text went out."""
+        try:
+            data = os.read(pipe.fd, READ_SIZE)
+        except BlockingIOError:
+            return 0, False
+        if not data:
+            pipe.open = False  # user code closed or replaced the descriptor, and so did its children
+            self._poll.unregister(pipe.fd)
+            pieces = pipe.lines.finish()
+        else:
+            pieces = pipe.lines.feed_bytes(data)
+        if pieces:
+            self._target().post_pieces(pipe.source, tuple(pieces))
+        return len(data), bool(pieces)
+
+    @contextmanager
+    def _held(self) -> Iterator[bool]:
+        me = threading.get_ident()
+        if self._holder == me or not self._lock.acquire(timeout=_LOCK_TIMEOUT):
+            yield False  # a ``__del__`` or signal handler that prints, inside one of these methods
+            return
+        self._holder = me
+        try:
+            yield True
+        finally:
+            self._holder = 0
+            self._lock.release()
