@@ -27,7 +27,7 @@ from cog_trio.worker import cstdio
 from cog_trio.worker.context import carry
 from cog_trio.worker.pipes import Pipes
 from cog_trio.worker.record import Journal, Record, ServiceLog, current
-from cog_trio.worker.streams import ERRORS, PlainRouter, RoutedStream
+from cog_trio.worker.streams import PlainRouter, RoutedStream, open_plain
 from cog_trio.worker.writer import Writer, abandon_all
 
 LAST_WORDS: Final = 5.0  # seconds that the end of the interpreter waits for the parent to take the last text
@@ -151,9 +151,8 @@ def install(control: Writer, out_r: int, err_r: int) -> Capture:
     Descriptors 1 and 2 are the write ends of ``out_r`` and ``err_r`` by now.
     """
     capture = Capture(control, out_r, err_r)
-    for stream in (sys.__stdout__, sys.__stderr__):
-        if stream is not None:
-            stream.reconfigure(encoding="utf-8", errors=ERRORS, line_buffering=True)
+    # As the interpreter made them they may keep text in a block, and their encoding is the locale's.
+    sys.__stdout__, sys.__stderr__ = open_plain(1), open_plain(2)  # type: ignore[misc]
     sys.stdout, sys.stderr = capture.stdout, capture.stderr
     carry()
     os.register_at_fork(after_in_child=capture.after_fork)

@@ -25,8 +25,11 @@ from cog_trio.worker.cancel import gate
 from cog_trio.worker.lines import Lines
 from cog_trio.worker.writer import Writer, WriterBroken
 
+_STDOUT: Final = LogSource.STDOUT
 Item: TypeAlias = str | bytes | tuple[str, ...] | None
 """Text to cut, pieces that are cut already, or (None) a flush."""
+Frame: TypeAlias = bytearray
+"""An encoded message of the run that is no text."""
 
 
 class Journal(ABC):
@@ -151,11 +154,16 @@ class Record(Journal):
         self.alive = True
         self.service: ServiceLog | None = None
         self._emit = emit
-        self._queue: deque[tuple[LogSource, Item]] = deque()
+        self._queue: deque[tuple[LogSource, Item | Frame]] = deque()
         self._out = Lines()
         self._err = Lines()
 
     def post(self, source: LogSource, text: str | bytes) -> None:
+        self._queue.append((source, text))
+        self._send_queue()
+
+    def write(self, source: LogSource, text: str | bytes) -> None:
+        # Every print comes twice through here: post and wait, written out.
         queue, lock = self._queue, self._lock
         queue.append((source, text))
         while queue and lock.acquire(False):
@@ -163,6 +171,9 @@ class Record(Journal):
                 self._drain()
             finally:
                 lock.release()
+        writer = self.writer
+        if writer is not None and writer.full:
+            writer.wait(gate.wake_fd)
 
     def post_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
         self._queue.append((source, pieces))
@@ -170,6 +181,15 @@ class Record(Journal):
 
     def flush(self, source: LogSource) -> None:
         self._queue.append((source, None))
+        self._send_queue()
+
+    def post_frame(self, frame: Frame) -> None:
+        """Send a whole frame of the run, of any thread of it: a metric. After ``finish`` it is dropped.
+
+        A check of ``alive`` by the caller would be too early: the run may end, and the next one begin, between it
+        and the write. Never waits.
+        """
+        self._queue.append((_STDOUT, frame))
         self._send_queue()
 
     def finish(self) -> None:
@@ -182,18 +202,15 @@ class Record(Journal):
             self._close()
         self._send_queue()
 
-    def abandon(self) -> None:
-        """Close it in a forked child, where nothing of it may be sent."""
-        self._lock = threading.Lock()
-        self._queue.clear()
-        self.alive = False
-
     def _drain(self) -> None:
         queue = self._queue
         while queue:
             source, text = queue.popleft()
-            if self.alive:
-                for piece in _cut(self._out if source is LogSource.STDOUT else self._err, text):
+            if isinstance(text, bytearray):
+                self._send_frame(text)
+            elif self.alive:
+                lines = self._out if source is _STDOUT else self._err
+                for piece in lines.feed(text) if isinstance(text, str) else _cut(lines, text):
                     self._send(source, piece)
             elif self.service is not None:
                 self.service.take(source, text, self.id)
@@ -209,6 +226,13 @@ class Record(Journal):
                 return
         if self.service is not None:
             self.service.take(source, (piece,), self.id)
+
+    def _send_frame(self, frame: Frame) -> None:
+        if self.alive and self.writer is not None:
+            try:
+                self.writer.write(frame)
+            except WriterBroken:
+                self._close()  # as above
 
     def _close(self) -> None:
         self.alive = False

@@ -37,11 +37,11 @@ class RoutedStream(io.TextIOBase):
 
     def __init__(self, source: LogSource, fd: int, router: Router) -> None:
         self.router = router
-        self.buffer: Final = RoutedBuffer(self, fd)
         self.line_buffering = True
         self.name: Final = f"<{source.value}>"
         self.source: Final = source
         self._fd = fd
+        self.buffer: Final = RoutedBuffer(self, fd)
 
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):
@@ -103,7 +103,7 @@ class RoutedBuffer(io.BufferedIOBase):
 
     def __init__(self, stream: RoutedStream, fd: int) -> None:
         self._stream = stream
-        self.name: Final = f"<{stream.source.value}>"
+        self.name: Final = stream.name
         self._fd = fd
 
     @property
@@ -141,14 +141,18 @@ class RoutedBuffer(io.BufferedIOBase):
         self._stream.flush()
 
 
+def open_plain(fd: int) -> io.TextIOWrapper:
+    """An ordinary text stream on a descriptor, by the line, which never closes it."""
+    raw = io.FileIO(fd, "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", ERRORS, line_buffering=True)
+
+
 class PlainRouter:
-    """Straight to descriptors 1 and 2, by the line: for forked children, whose text is captured by the pipes."""
+    """Straight to descriptors 1 and 2: for forked children, whose text is captured by the pipes."""
 
     def __init__(self) -> None:
-        self.stdout, self.stderr = (
-            io.TextIOWrapper(io.BufferedWriter(io.FileIO(fd, "w", closefd=False)), "utf-8", ERRORS, line_buffering=True)
-            for fd in (1, 2)
-        )
+        self.stdout: Final = open_plain(1)
+        self.stderr: Final = open_plain(2)
 
     def write(self, source: LogSource, text: str | bytes) -> None:
         stream = self._stream(source)
