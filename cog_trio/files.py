@@ -27,7 +27,7 @@ import stat
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -128,6 +128,36 @@ def sweep(parent: str | None = None, *, now: float) -> list[str]:
         finally:
             os.close(lock)
     return removed
+
+
+async def keep_ready_file(path: str, ready: trio.Event, unready: trio.Event) -> None:
+    """An empty file while the service is ready: from ``ready`` until ``unready``, or our cancellation (W30).
+
+    One that a dead predecessor left is removed first. A file that can't be written is logged: nothing depends on it.
+    """
+
+    def write() -> None:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+    async def off_the_loop(change: Callable[[], None]) -> None:
+        try:
+            await trio.to_thread.run_sync(change)
+        except OSError as error:
+            log.warning("readiness file: %s", error)
+
+    def remove() -> None:
+        _unlink(path)
+
+    try:
+        await off_the_loop(remove)
+        await ready.wait()
+        if not unready.is_set():
+            await off_the_loop(write)
+            await unready.wait()
+    finally:
+        with trio.move_on_after(REMOVE_GRACE, shield=True):
+            await off_the_loop(remove)
 
 
 # Inputs.
@@ -261,7 +291,5 @@ def _open_regular(path: str) -> Iterator[BinaryIO]:
 
 
 def _unlink(path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        return

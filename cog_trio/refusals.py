@@ -1,0 +1,51 @@
+"""Why a prediction is not created: one error a reason, each with its text for the client, in one place (D14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cog_trio.health import Health, State
+
+STARTING: Final = "Setup has not finished yet. Wait until it has finished, or GET /health-check for status."
+SHUTTING_DOWN: Final = "Server is shutting down"
+STATES: Final[Mapping[State, str]] = {
+    State.UNKNOWN: STARTING,
+    State.STARTING: STARTING,
+    State.READY: SHUTTING_DOWN,  # READY without a worker: it is being ended
+    State.SETUP_FAILED: "Setup has failed, predictions can't run: {cause}",
+    State.DEFUNCT: "The worker is gone, predictions can't run: {cause}",
+}
+
+
+class Rejected(Exception):
+    """A prediction is not created, nothing was started; ``text`` is for the client."""
+
+    def __init__(self, id: str | None, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.id = id  # that the client gave
+
+
+class NotReady(Rejected):
+    """There is no worker that could run it, or the service is shutting down."""
+
+
+class AlreadyRunning(Rejected):
+    """The id is in flight; that prediction is untouched."""
+
+    def __init__(self, id: str | None) -> None:
+        super().__init__(id, "A prediction with this id is already running")
+
+
+class AtCapacity(Rejected):
+    """No slot is free."""
+
+    def __init__(self, id: str | None) -> None:
+        super().__init__(id, "At capacity - all prediction slots busy")
+
+
+def not_ready(health: Health, draining: bool, id: str | None) -> NotReady:
+    """The refusal for the state that the service is in (spec/http.md W11)."""
+    text = SHUTTING_DOWN if draining else STATES[health.state].format(cause=health.cause)
+    return NotReady(id, text)

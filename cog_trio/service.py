@@ -1,0 +1,396 @@
+"""The service: sole owner of predictions, health and files; everything that a face of cog-trio can do.
+
+In come create, cancel, watch, shutdown: synchronous calls without a checkpoint, so there is nothing to lock, and
+registering a prediction and taking its permit are one step. Out come predictions to wait for and snapshots to
+show. Its nursery holds one task for the worker (supervisor.py), one a prediction, and a few short ones; none
+outlives the block of ``open_service``, which yields at once: setup goes on beside, and health says STARTING.
+
+A prediction runs here, a request only watches it (D4). Its task sits in the prediction's own cancel scope. At its
+end the order is fixed: permit back (or slot poisoned), folder gone, *then* the terminal state is published, so
+that whoever learns the outcome can send the next request at once (W1). A worker that ends unasked makes health
+DEFUNCT before its predictions fail; the service lives on and answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from cog_trio.bridge.protocol import Init, Json
+from cog_trio.files import OutputFiles, Workspace, keep_ready_file, needs_spill, open_workspace, spill, sweep
+from cog_trio.health import HealthSnapshot
+from cog_trio.orchestrator import Orchestrator
+from cog_trio.permit.slot import Job, PredictionSlot
+from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent, utcnow
+from cog_trio.refusals import AlreadyRunning, AtCapacity, NotReady, Rejected, not_ready
+from cog_trio.retained import Retained
+from cog_trio.settings import Settings
+from cog_trio.supervisor import Supervisor
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
+
+if TYPE_CHECKING:
+    from cog_trio.process import Link
+    from cog_trio.spawn import WorkerProcess
+
+__all__ = ["AlreadyRunning", "AtCapacity", "NotReady", "PredictionService", "Rejected", "ServiceBroken", "open_service"]
+
+log = logging.getLogger("cog_trio.service")
+
+STOP_GRACE: Final = 5.0  # seconds that cancelled predictions get at shutdown before the worker is ended under them
+END_LIMIT: Final = 30.0  # seconds for the worker's end; the orchestrator's own limits are shorter
+
+CUT: Final = Outcome(Fact.CUT)
+BROKEN: Final = Outcome(Fact.RAISED, "InternalError: the service failed while this prediction ran", ours=True)
+
+
+class ServiceBroken(Exception):
+    """The service itself failed, by a bug of ours or of the system; the causes are in ``__cause__``."""
+
+
+class PredictionService:
+    """Made by ``open_service`` only."""
+
+    def __init__(
+        self, settings: Settings, workspace: Workspace, nursery: trio.Nursery, now: Callable[[], datetime]
+    ) -> None:
+        self.settings = settings
+        self._workspace = workspace
+        self._nursery = nursery
+        self._now = now
+        self._worker = Supervisor(settings, nursery, now)
+        self._running: dict[str, Prediction] = {}
+        self._retained = Retained(count=settings.retain, age=settings.retain_age, size=settings.retain_bytes)
+        self._last_id = 0
+        self._shutdown = trio.Event()
+        self._stopped = trio.Event()
+        self._graces = (trio.CancelScope(), trio.CancelScope())  # of the drain: to finish, then to stop
+
+    def _start(
+        self, model: str | None, train: str | None, worker: WorkerProcess | Link | None, cwd: str | None
+    ) -> None:
+        start = self._nursery.start_soon
+        start(self._sweep)
+        if model is None and train is None and worker is None:
+            self._worker.ended.set()
+            return
+        init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
+        self._worker.health.spawned()
+        start(self._worker.run, worker, init, cwd)
+        if self.settings.ready_file is not None:
+            start(keep_ready_file, self.settings.ready_file, self._worker.ready, self._worker.unready)
+
+    # What it shows.
+
+    @property
+    def draining(self) -> bool:
+        return self._shutdown.is_set()
+
+    @property
+    def ready(self) -> bool:
+        """Creates are admitted (though there may be no free slot)."""
+        return self._worker.orchestrator is not None and not self.draining
+
+    @property
+    def schema(self) -> bytes | None:
+        """The OpenAPI document, from the moment the model is described."""
+        return self._worker.schema
+
+    @property
+    def streaming(self) -> bool:
+        """The model offers its output as a stream."""
+        return self._worker.streaming
+
+    def health(self) -> HealthSnapshot:
+        """Health without the user's check; answers at once, whatever the model does."""
+        return self._show_health(None)
+
+    async def check_health(self) -> HealthSnapshot:
+        """Health with the user's check, if there is one: 5 s at most, shared by all who ask meanwhile.
+
+        Cancellation: the check goes on for the others.
+        """
+        return self._show_health(await self._worker.check())
+
+    def _show_health(self, check_error: str | None) -> HealthSnapshot:
+        orchestrator = self._worker.orchestrator
+        busy = orchestrator is not None and not orchestrator.pool.available
+        return self._worker.health.snapshot(busy=busy, draining=self.draining, user_healthcheck_error=check_error)
+
+    def find(self, id: str) -> Prediction | None:
+        """The prediction of this id: in flight, else a finished one that is still kept."""
+        return self._running.get(id) or self._retained.get(id)
+
+    def running(self, id: str) -> Prediction | None:
+        """The prediction of this id, if it is in flight."""
+        return self._running.get(id)
+
+    # What it does.
+
+    def admit(self, id: str | None = None) -> None:
+        """Refuse what can't be run now, whatever its input.
+
+        Raises:
+          NotReady: with a text for the state that we are in.
+        """
+        if self._worker.orchestrator is None or self.draining:
+            raise not_ready(self._worker.health, self.draining, id)
+
+    def create(
+        self,
+        *,
+        id: str | None = None,
+        input: bytes | None = None,
+        context: dict[str, str] | None = None,
+        webhook: str | None = None,
+        events: frozenset[WebhookEvent] = ALL_EVENTS,
+        watched: bool = False,
+    ) -> Prediction:
+        """Check, register and start a prediction, in one step without a checkpoint.
+
+        ``input`` is JSON as it came. ``watched`` ties it to those who ``watch`` it: the last one to leave cancels.
+
+        Raises:
+          NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
+          InvalidInput: with every fault of the input.
+        """
+        self.admit(id)
+        worker = self._worker
+        assert worker.orchestrator is not None
+        sent = echo = input or b"{}"
+        if worker.validator is not None:
+            sent, echo, dropped = worker.validator.check(sent)
+            if dropped:
+                log.warning("inputs that the model does not have were dropped: %s", ", ".join(dropped))
+        if id in self._running:
+            raise AlreadyRunning(id)
+        try:
+            permit = worker.orchestrator.pool.acquire_nowait()
+        except trio.WouldBlock:
+            raise AtCapacity(id) from None
+        prediction = Prediction(
+            self._new_id() if id is None else id,
+            input=echo,
+            output_is_array=worker.output_is_array,
+            watched=watched,
+            webhook=webhook,
+            events=events,
+            log_limit=self.settings.log_limit,
+            now=self._now,
+        )
+        self._running[prediction.id] = prediction
+        slot = PredictionSlot(prediction, permit)
+        self._nursery.start_soon(self._run, worker.orchestrator, slot, sent, context or {})
+        return prediction
+
+    @contextmanager
+    def watch(self, prediction: Prediction) -> Iterator[None]:
+        """Be one of those who wait for a prediction (D4); nothing may be awaited between creating and watching it."""
+        prediction.watchers += 1
+        try:
+            yield
+        finally:
+            prediction.watchers -= 1
+            if prediction.watched and not prediction.watchers and not prediction.terminal:
+                prediction.cancel()
+
+    async def predict(
+        self, input: Mapping[str, Json] | None = None, *, id: str | None = None, context: dict[str, str] | None = None
+    ) -> Prediction:
+        """Run one prediction to its end and give it: see its ``status``, ``output``, ``error``, ``logs``, ``metrics``.
+
+        Raises: as ``create``. A prediction that failed raises nothing.
+
+        Cancellation: the prediction is cancelled; its slot is free again once the model has stopped.
+        """
+        prediction = self.create(id=id, input=msgspec.json.encode(input or {}), context=context, watched=True)
+        with self.watch(prediction):
+            await prediction.wait_finished()
+        return prediction
+
+    def cancel(self, id: str) -> bool:
+        """Cancel the prediction of this id; False if none is in flight. Repeats are fine."""
+        if (prediction := self._running.get(id)) is None:
+            return False
+        prediction.cancel()
+        return True
+
+    def shutdown(self) -> None:
+        """Stop admitting and drain: what is in flight gets the grace, then is cancelled, then the worker ends.
+
+        Called again, it ends the wait that is going on, each time.
+        """
+        if not self.draining:
+            self._shutdown.set()
+            self._worker.unready.set()
+            self._nursery.start_soon(self._drain)
+            return
+        next((grace for grace in self._graces if not grace.cancel_called), self._graces[-1]).cancel()
+
+    def _abort(self) -> None:
+        """Shut down without a grace to finish."""
+        if not self.draining:
+            self.shutdown()
+        self._graces[0].cancel()
+
+    async def wait_shutdown(self) -> None:
+        """Wait for the first call of ``shutdown``."""
+        await self._shutdown.wait()
+
+    async def wait_stopped(self) -> None:
+        """Wait until everything that ``shutdown`` began is done: nothing in flight, no worker left."""
+        await self._stopped.wait()
+
+    # One prediction's task.
+
+    async def _run(
+        self, orchestrator: Orchestrator, slot: PredictionSlot, input: bytes, context: dict[str, str]
+    ) -> None:
+        prediction = slot.prediction
+        folder = self._workspace.run_folder()
+        files = OutputFiles(prediction, folder, self._workspace, self._nursery.start_soon)
+        outcome = CUT  # stands when the cancellation comes before anything was sent, or while files are read
+        try:
+            with prediction.scope:
+                job = await self._job(slot, folder, input, context)
+                outcome = job if isinstance(job, Outcome) else await orchestrator.run(slot, job, files)
+        except Exception:  # a bug of ours: it ends the service, but nobody waits for ever
+            outcome = BROKEN
+            raise
+        finally:
+            if self._workspace.used(folder):
+                await self._workspace.remove(folder)
+            self._finish(prediction, outcome, files.error)
+
+    async def _job(self, slot: PredictionSlot, folder: str, input: bytes, context: dict[str, str]) -> Job | Outcome:
+        """What the worker gets; its outcome, if it could not be made. The permit is given back on every way out
+        but the good one."""
+        if not needs_spill(input, context):
+            return Job(output_dir=folder, input=msgspec.Raw(input), context=context)
+        try:
+            path = await spill(folder, input, context)
+        except OSError as error:
+            with slot.permit:
+                return Outcome(Fact.RAISED, f"{type(error).__name__}: {error}", ours=True)
+        except BaseException:
+            with slot.permit:
+                raise
+        return Job(output_dir=folder, input_file=path)
+
+    def _finish(self, prediction: Prediction, outcome: Outcome, file_error: str | None) -> None:
+        """The terminal step, and all bookkeeping with it."""
+        if not outcome.ours:
+            if prediction.cancel_requested:
+                outcome = CUT  # the work has stopped and its end was asked for, whatever it said last
+            elif file_error is not None and outcome.fact is Fact.RETURNED:
+                outcome = Outcome(Fact.RAISED, file_error)
+        prediction.finish(outcome)
+        del self._running[prediction.id]
+        self._retained.add(prediction)
+        if prediction.dropped_logs:
+            log.warning(
+                "%d bytes of log text were dropped: over the limit of %d",
+                prediction.dropped_logs,
+                self.settings.log_limit,
+                extra={"id": prediction.id},
+            )
+
+    def _new_id(self) -> str:
+        self._last_id = max(self._last_id + 1, time.time_ns())
+        return f"pred_{self._last_id:x}"
+
+    # The end.
+
+    @property
+    def _end_limit(self) -> float:
+        """Seconds that a shutdown takes at most."""
+        return self.settings.drain_grace + STOP_GRACE + END_LIMIT
+
+    async def _drain(self) -> None:
+        """From the first ``shutdown`` to the end of the worker. Shielded: an outer cancellation must not take the
+        graces away; they, and the worker's end, are bounded."""
+        to_finish, to_stop = self._graces
+        limit = self._end_limit
+        with trio.move_on_after(limit, shield=True) as all_of_it:
+            to_finish.deadline = trio.current_time() + self.settings.drain_grace
+            with to_finish:
+                await self._wait_idle()
+            if self._running:
+                log.warning("shutdown: cancelling %d predictions that did not finish in time", len(self._running))
+            for prediction in self._running.values():
+                prediction.cancel()
+            to_stop.deadline = trio.current_time() + STOP_GRACE
+            with to_stop:
+                await self._wait_idle()
+            self._worker.stop()
+            await self._worker.ended.wait()
+            await self._wait_idle()
+        if all_of_it.cancelled_caught:
+            log.error("shutdown took more than %.0f s and was given up", limit)
+        self._stopped.set()
+
+    async def _wait_idle(self) -> None:
+        while self._running:
+            await next(iter(self._running.values())).wait_finished()
+
+    async def _sweep(self) -> None:
+        for path in await trio.to_thread.run_sync(lambda: sweep(now=time.time())):
+            log.info("removed %s, left by a service that has died", path)
+
+
+@asynccontextmanager
+async def open_service(
+    model: str | None = None,
+    *,
+    settings: Settings | None = None,
+    worker: WorkerProcess | Link | None = None,
+    train: str | None = None,
+    cwd: str | None = None,
+    now: Callable[[], datetime] = utcnow,
+) -> AsyncIterator[PredictionService]:
+    """A running service for as long as the block lasts. ``model`` is a reference like ``predict.py:Runner``.
+
+    Yields at once, while setup goes on. ``worker`` is a process that was spawned before (it is adopted, ended and
+    reaped here); without it one is spawned, in ``cwd``. With neither a model nor a worker health stays UNKNOWN.
+    Leaving the block drains the service; an exception that leaves it cuts the drain's grace.
+
+    Raises:
+      ServiceBroken: if the service itself failed; what the block raised passes through unchanged.
+
+    Cancellation: predictions are cancelled, the worker is ended and reaped; both take bounded time.
+    """
+    settings = settings or Settings()
+    failure: BaseException | None = None
+    try:
+        async with open_workspace() as workspace, trio.open_nursery() as nursery:
+            service = PredictionService(settings, workspace, nursery, now)
+            service._start(model, train, worker, cwd)
+            try:
+                yield service
+            except BaseException as error:  # noqa: BLE001 (raised again below, once the nursery is closed)
+                failure = error
+                service._abort()
+            if not service.draining:
+                service.shutdown()
+            with trio.move_on_after(service._end_limit, shield=True):
+                await service.wait_stopped()
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        _, ours = group.split(trio.Cancelled)
+        if ours is not None:
+            if ours.split(Exception)[1] is not None:  # KeyboardInterrupt and the like are nobody's failure
+                raise
+            raise ServiceBroken(f"the service failed: {ours.exceptions[0]!r}") from group
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
