@@ -130,8 +130,8 @@ def sweep(parent: str | None = None, *, now: float) -> list[str]:
     return removed
 
 
-async def keep_ready_file(path: str, ready: trio.Event, unready: trio.Event) -> None:
-    """An empty file while the service is ready: from ``ready`` until ``unready``, or our cancellation (W30).
+async def keep_ready_file(path: str, settled: trio.Event, unready: trio.Event) -> None:
+    """An empty file while the service is ready: from the end of setup until ``unready``, or our cancellation (W30).
 
     One that a dead predecessor left is removed first. A file that can't be written is logged: nothing depends on it.
     """
@@ -151,7 +151,7 @@ async def keep_ready_file(path: str, ready: trio.Event, unready: trio.Event) -> 
 
     try:
         await off_the_loop(remove)
-        await ready.wait()
+        await settled.wait()
         if not unready.is_set():
             await off_the_loop(write)
             await unready.wait()

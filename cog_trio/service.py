@@ -81,24 +81,20 @@ class PredictionService:
         start = self._nursery.start_soon
         start(self._sweep)
         if model is None and train is None and worker is None:
+            self._worker.settled.set()
             self._worker.ended.set()
             return
         init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
         self._worker.health.spawned()
         start(self._worker.run, worker, init, cwd)
         if self.settings.ready_file is not None:
-            start(keep_ready_file, self.settings.ready_file, self._worker.ready, self._worker.unready)
+            start(keep_ready_file, self.settings.ready_file, self._worker.settled, self._worker.unready)
 
     # What it shows.
 
     @property
     def draining(self) -> bool:
         return self._shutdown.is_set()
-
-    @property
-    def ready(self) -> bool:
-        """Creates are admitted (though there may be no free slot)."""
-        return self._worker.orchestrator is not None and not self.draining
 
     @property
     def schema(self) -> bytes | None:
@@ -234,13 +230,22 @@ class PredictionService:
             self._worker.unready.set()
             self._nursery.start_soon(self._drain)
             return
-        next((grace for grace in self._graces if not grace.cancel_called), self._graces[-1]).cancel()
+        for grace in self._graces:
+            if not grace.cancel_called:
+                grace.cancel()
+                return
+        self._worker.kill()
 
     def _abort(self) -> None:
         """Shut down without a grace to finish."""
         if not self.draining:
             self.shutdown()
         self._graces[0].cancel()
+
+    async def wait_started(self) -> HealthSnapshot:
+        """Wait until setup has succeeded or failed, or there will be none; gives the health then."""
+        await self._worker.settled.wait()
+        return self.health()
 
     async def wait_shutdown(self) -> None:
         """Wait for the first call of ``shutdown``."""
@@ -324,6 +329,7 @@ class PredictionService:
             to_finish.deadline = trio.current_time() + self.settings.drain_grace
             with to_finish:
                 await self._wait_idle()
+            to_finish.cancel()  # over, too, for the next call of shutdown
             if self._running:
                 log.warning("shutdown: cancelling %d predictions that did not finish in time", len(self._running))
             for prediction in self._running.values():
@@ -331,6 +337,7 @@ class PredictionService:
             to_stop.deadline = trio.current_time() + STOP_GRACE
             with to_stop:
                 await self._wait_idle()
+            to_stop.cancel()
             self._worker.stop()
             await self._worker.ended.wait()
             await self._wait_idle()

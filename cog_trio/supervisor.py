@@ -50,7 +50,7 @@ class Supervisor:
         self.streaming = False
         self.validator: Validator | None = None
         self.output_is_array = False
-        self.ready = trio.Event()
+        self.settled = trio.Event()  # setup is over, one way or the other
         self.unready = trio.Event()  # READY no more, or shutting down
         self.ended = trio.Event()  # the worker has ended and was reaped
         self._settings = settings
@@ -75,6 +75,7 @@ class Supervisor:
             self._lose(f"Worker could not be started: {error}")
         finally:
             self.orchestrator = None
+            self.settled.set()
             self.ended.set()
 
     async def _serve(self, worker: WorkerProcess | Link, init: Init) -> None:
@@ -83,7 +84,7 @@ class Supervisor:
             if self.health.state is State.STARTING:  # it may have died while we compiled
                 self.orchestrator = orchestrator
                 self.health.set_up()
-                self.ready.set()
+                self.settled.set()
                 log.info("Server ready")
             await orchestrator.wait_ended()
 
@@ -92,10 +93,17 @@ class Supervisor:
         self._stopping = True
         self._life.cancel()
 
+    def kill(self) -> None:
+        """End the worker at once."""
+        self.stop()
+        if self.orchestrator is not None:
+            self.orchestrator.kill()
+
     def _lose(self, cause: str) -> None:
         """The worker is of no use any more."""
         self.orchestrator = None
         self.unready.set()
+        self.settled.set()
         if self._stopping:
             log.info("the worker has ended: %s", cause)
         elif self.health.state is State.STARTING:
