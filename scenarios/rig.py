@@ -88,9 +88,13 @@ class Server:
         """Wait until a prediction has ended."""
         return await self._until(id, lambda seen: seen["status"] in ("succeeded", "failed", "canceled"), "an end")
 
+    def children(self) -> list[psutil.Process]:
+        """The server's direct children: its worker, while there is one."""
+        return [child for child in psutil.Process(self.process.pid).children() if child.status() != "zombie"]
+
     def worker(self) -> psutil.Process:
-        """The worker process: the server's only direct child."""
-        (worker,) = psutil.Process(self.process.pid).children()
+        """The worker process."""
+        (worker,) = self.children()
         return worker
 
     async def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = STOP) -> int:

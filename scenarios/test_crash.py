@@ -1,0 +1,109 @@
+"""Ends that nobody asked for: of a run, of the worker, of the parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import trio
+
+from scenarios.conftest import Serve
+from scenarios.rig import marked, nothing_left
+
+
+@pytest.mark.parametrize(("how", "error"), [("raise", "boom"), ("exit", "SystemExit"), ("interrupt", "Keyboard")])
+async def test_a_run_that_fails_leaves_the_worker_alive(serve: Serve, how: str, error: str) -> None:
+    """Given a model that raises or exits, when it runs, then that prediction fails with the type named, its logs
+    are kept, and the same worker serves the next one."""
+    with trio.fail_after(60):
+        async with serve("fragile.py") as server:
+            worker = server.worker().pid
+            reply = await server.predict({"how": how})
+            assert reply.status_code == 200
+            assert reply.json()["status"] == "failed"
+            assert error in reply.json()["error"]
+            assert "started" in reply.json()["logs"]
+            assert (await server.predict()).json()["output"] == "return"
+            assert server.worker().pid == worker
+
+
+async def _fails_by(server: Any, how: str, words: list[str]) -> None:
+    """A running prediction whose worker ends: failed, DEFUNCT, 503, and HTTP is alive."""
+    outcome: dict[str, Any] = {}
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            reply = await server.client.put("/predictions/last", json={"input": {"how": how, "seconds": 30}})
+            outcome.update(reply.json(), code=reply.status_code)
+
+        nursery.start_soon(ask)
+        if how == "return":
+            await server.until("BUSY")
+            await server.until_logs("last", "started")
+            os.kill(server.worker().pid, signal.SIGKILL)
+    assert outcome["code"] == 200
+    assert outcome["status"] == "failed"
+    assert all(word in outcome["error"] for word in words), outcome["error"]
+    assert "started" in outcome["logs"]
+    assert (await server.health())["status"] == "DEFUNCT"
+    reply = await server.predict()
+    assert reply.status_code == 503
+    assert "Setup has not finished" not in reply.json()["error"]
+    assert (await server.client.get("/")).status_code == 200
+    assert (await server.look("last"))["status"] == "failed"
+    assert [process.pid for process in marked(server.mark)] == [server.process.pid]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("return", ["Worker died", "signal 9", "SIGKILL"]),
+        ("segfault", ["Worker died", "signal 11", "SIGSEGV"]),
+        ("leave", ["Worker died", "9"]),
+    ],
+)
+async def test_W6_worker_that_dies_fails_its_prediction_and_says_so(serve: Serve, how: str, words: list[str]) -> None:
+    """Given a running prediction, when its worker is killed or takes itself down, then the caller gets failed with
+    the cause, health is DEFUNCT, creates get 503, HTTP is alive and nothing of the worker is left."""
+    with trio.fail_after(60):
+        async with serve("fragile.py") as server:
+            await _fails_by(server, how, words)
+
+
+@pytest.mark.parametrize("how", ["return", "child"])
+async def test_D29_killed_parent_leaves_nothing(serve: Serve, how: str) -> None:
+    """Given a running prediction, with a child that is deaf to SIGTERM, when the parent is killed, then worker and
+    child are gone at once."""
+    with trio.fail_after(60):
+        async with serve("fragile.py") as server:
+            server.expected = None
+            await server.start("orphan", {"how": how, "seconds": 60})
+            await server.until_logs("orphan", "started")
+            assert len(marked(server.mark)) >= 2
+            server.process.kill()
+            await server.ended()
+            await nothing_left(server.mark)
+
+
+async def test_D29_killed_parent_leaves_nothing_while_the_interpreter_is_held(serve: Serve) -> None:
+    """Given a model that holds the interpreter, when the parent is killed, then the worker is gone at once."""
+    with trio.fail_after(60):
+        async with serve("holds_gil.py") as server:
+            server.expected = None
+            await server.start("held", {"millions": 1_000_000})
+            await server.until("BUSY")
+            server.process.kill()
+            await server.ended()
+            await nothing_left(server.mark)
+
+
+async def test_D29_parent_killed_during_setup_leaves_nothing(serve: Serve) -> None:
+    """Given a worker in a long setup, when the parent is killed, then the worker is gone at once."""
+    with trio.fail_after(60):
+        async with serve("slow_setup.py", status="STARTING") as server:
+            server.expected = None
+            server.process.kill()
+            await server.ended()
+            await nothing_left(server.mark)

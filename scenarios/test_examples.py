@@ -1,0 +1,61 @@
+"""The examples of the documentation, served as the README says."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+import trio
+from PIL import Image, ImageChops, ImageFilter
+
+from scenarios.conftest import Serve
+from scenarios.rig import EXAMPLES
+
+
+async def test_hello(serve: Serve) -> None:
+    """Given the hello example, when a name is sent, then it is greeted."""
+    with trio.fail_after(60):
+        async with serve(EXAMPLES / "hello") as server:
+            assert (await server.predict({"name": "you"})).json()["output"] == "hello you"
+            assert (await server.predict()).json()["output"] == "hello world"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("boat.png", "png"), ("boat.jpg", "jpeg")])
+async def test_image_comes_back_blurred(serve: Serve, name: str, kind: str) -> None:
+    """Given the image example and the picture beside it, when it is sent as a data URL, then it comes back as the
+    same kind of file, blurred."""
+    data = (EXAMPLES / "image" / name).read_bytes()
+    url = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    with trio.fail_after(60):
+        async with serve(EXAMPLES / "image") as server:
+            reply = (await server.predict({"image": url, "radius": 2})).json()
+    assert reply["status"] == "succeeded", reply["error"]
+    head, _, body = reply["output"].partition(",")
+    assert head == f"data:image/{kind};base64"
+    blurred = Image.open(io.BytesIO(base64.b64decode(body)))
+    wanted = Image.open(io.BytesIO(data)).filter(ImageFilter.GaussianBlur(2))
+    assert blurred.size == wanted.size
+    _, most = ImageChops.difference(blurred.convert("L"), wanted.convert("L")).getextrema()
+    assert most <= (0 if kind == "png" else 24)
+
+
+async def test_text_yields_tokens(serve: Serve) -> None:
+    """Given the text example, when it is asked twice with one seed, then the same list of tokens comes."""
+    with trio.fail_after(60):
+        async with serve(EXAMPLES / "text") as server:
+            outputs = [(await server.predict({"tokens": 12, "seed": 3})).json()["output"] for _ in range(2)]
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) == 12
+
+
+async def test_concurrent_runs_four_at_once(serve: Serve) -> None:
+    """Given the concurrent example, when four predictions of 2 s come together, then they run side by side."""
+    with trio.fail_after(60):
+        async with serve(EXAMPLES / "concurrent") as server:
+            for number in range(4):
+                await server.start(f"p{number}", {"name": str(number), "seconds": 2})
+            assert (await server.health())["status"] == "BUSY"
+            ends = [await server.finished(f"p{number}") for number in range(4)]
+    assert [seen["output"] for seen in ends] == [f"hello {number}" for number in range(4)]
+    assert "4 at once" in "".join(seen["logs"] for seen in ends)

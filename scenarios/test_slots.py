@@ -1,0 +1,61 @@
+"""More than one slot: truly at once, each with its own logs, and refused only when all are taken."""
+
+from __future__ import annotations
+
+import httpx
+import trio
+
+from scenarios.conftest import Serve
+
+
+async def test_three_slots_run_three_at_once_and_refuse_the_fourth(serve: Serve) -> None:
+    """Given three slots, when four predictions come, then three run at once with logs of their own, health says
+    BUSY only then, and the fourth gets 409."""
+    with trio.fail_after(60):
+        async with serve("waits.py") as server:
+            for name in ("a", "b"):
+                await server.start(name, {"name": name, "seconds": 3})
+            assert (await server.health())["status"] == "READY"
+            await server.start("c", {"name": "c", "seconds": 3})
+            assert (await server.health())["status"] == "BUSY"
+            assert (await server.predict({"name": "d"})).status_code == 409
+            ends = [await server.finished(name) for name in ("a", "b", "c")]
+            assert (await server.health())["status"] == "READY"
+    for name, seen in zip("abc", ends, strict=True):
+        assert seen["output"] == [f"{name} ends, at most 3 at once"]
+        assert seen["logs"] == f"{name} started\n{name} cleaned up\n"
+
+
+async def test_W2_as_many_as_there_are_slots_are_never_refused(serve: Serve) -> None:
+    """Given three slots, when three clients send one prediction after the other, then none gets 409."""
+    replies: list[httpx.Response] = []
+    with trio.fail_after(60):
+        async with serve("waits.py") as server, trio.open_nursery() as nursery:
+
+            async def ask(name: str) -> None:
+                for _ in range(60):
+                    replies.append(await server.predict({"name": name}))
+
+            for name in ("a", "b", "c"):
+                nursery.start_soon(ask, name)
+    assert {reply.status_code for reply in replies} == {200}
+    assert len(replies) == 180
+
+
+async def test_many_slots_are_all_there(serve: Serve) -> None:
+    """Given --max-concurrency 300, more than one message of descriptors carries, when 300 predictions come at once,
+    then all of them run at once."""
+    with trio.fail_after(60):
+        async with serve("waits.py", "--max-concurrency", "300") as server, trio.open_nursery() as nursery:
+            outputs: list[list[str]] = []
+
+            async def ask(name: str) -> None:
+                async with httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client:
+                    reply = await client.post("/predictions", json={"input": {"name": name, "seconds": 8}})
+                    assert reply.status_code == 200, reply.text
+                    outputs.append(reply.json()["output"])
+
+            for number in range(300):
+                nursery.start_soon(ask, str(number))
+    assert len(outputs) == 300
+    assert any("at most 300 at once" in output[0] for output in outputs)
