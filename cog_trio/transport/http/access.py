@@ -1,0 +1,116 @@
+"""Who may ask, and how much: the Origin and Host rules of D41, and the limit on bodies.
+
+A page from anywhere can make a browser send requests to a server on the same machine. So a request that names an
+Origin must come from our own host or from one of ``--cors-origin``, unless it only reads; and a server that is
+bound to loopback answers to loopback names only, so that no foreign name can be made to point at it.
+
+A body is read whole, up to the limit. What is over it is refused as soon as that is known: by Content-Length,
+before anything is read. The connection sees to the rest of it (``protocols.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from cog_trio.settings import Settings
+
+_READS: Final = ("GET", "HEAD")
+_PORTS: Final = {"http": ":80", "https": ":443"}
+FOREIGN_ORIGIN: Final = "This origin may not use this server. --cors-origin allows it."
+FOREIGN_HOST: Final = "This server answers to loopback names only."
+
+
+class ClientGone(Exception):
+    """The client left before its request was whole."""
+
+
+class TooLarge(Exception):
+    """The body is over the limit."""
+
+
+class Access:
+    """The rules of one server."""
+
+    def __init__(self, settings: Settings, *, loopback: bool) -> None:
+        self._origins = {origin.lower().rstrip("/").encode() for origin in settings.cors_origins}
+        self._loopback = loopback
+
+    def refusal(self, method: str, headers: dict[bytes, bytes]) -> str | None:
+        """Why this request may not be answered, if so."""
+        host = headers.get(b"host")
+        if self._loopback and host and not is_loopback_name(host):
+            return FOREIGN_HOST
+        origin = headers.get(b"origin")
+        if origin is not None and method not in _READS and not (self.allows(origin) or is_own(origin, host)):
+            return FOREIGN_ORIGIN
+        return None
+
+    def allows(self, origin: bytes) -> bool:
+        """Whether pages of this origin were allowed by setting."""
+        return origin.lower() in self._origins
+
+    def cors(self, headers: dict[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+        """Headers that let a page of an allowed origin read the reply."""
+        if not self._origins or (origin := headers.get(b"origin")) is None or not self.allows(origin):
+            return ()
+        return ((b"access-control-allow-origin", origin), (b"vary", b"origin"))
+
+    def preflight(self, method: str, headers: dict[bytes, bytes], allow: bytes) -> tuple[tuple[bytes, bytes], ...]:
+        """Headers that answer a browser's question before it sends; empty unless it is one that we allow."""
+        if method != "OPTIONS" or b"access-control-request-method" not in headers or not (own := self.cors(headers)):
+            return ()
+        wanted = headers.get(b"access-control-request-headers", b"content-type, prefer")
+        return (
+            *own,
+            (b"access-control-allow-methods", allow),
+            (b"access-control-allow-headers", wanted),
+            (b"access-control-max-age", b"600"),
+        )
+
+
+def is_loopback_name(host: bytes) -> bool:
+    """Whether a Host header names this machine: localhost, anything under it, 127.0.0.0/8, ::1."""
+    name = host.decode("latin-1").strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    name = name.rstrip(".")
+    if name in ("localhost", "::1") or name.endswith(".localhost"):
+        return True
+    parts = name.split(".")
+    return len(parts) == 4 and parts[0] == "127" and all(part.isascii() and part.isdigit() for part in parts)
+
+
+def is_own(origin: bytes, host: bytes | None) -> bool:
+    """Whether an Origin is the host that the request was sent to, whatever the scheme (a proxy may speak TLS)."""
+    scheme, found, authority = origin.decode("latin-1").strip().lower().partition("://")
+    if not found or host is None or scheme not in _PORTS:
+        return False
+    own = host.decode("latin-1").strip().lower()
+    return authority == own or authority.removesuffix(_PORTS[scheme]) == own.removesuffix(_PORTS[scheme])
+
+
+async def read_body(receive: Callable[[], Awaitable[dict[str, Any]]], length: bytes | None, limit: int) -> bytes:
+    """The whole body.
+
+    Args:
+      length: Content-Length, if the request has one.
+
+    Raises:
+      TooLarge: at once if ``length`` says so, else when the limit is crossed.
+      ClientGone: if the client left before the end.
+    """
+    if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
+        raise TooLarge
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientGone
+        if chunk := message.get("body", b""):
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge
+            chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)

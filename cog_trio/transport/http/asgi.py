@@ -1,0 +1,183 @@
+"""A small router over ASGI: from a raw path and a method to a handler, from its ``Reply`` to one message.
+
+The path is split before it is percent-decoded, so that an id may hold slashes. Every reply is JSON, one bytes
+body with its length. What a route has to know of the request is in ``Request``; nothing is parsed that the route
+does not ask for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+from cog_trio.transport.http.access import Access, ClientGone
+from cog_trio.transport.http.wire import BAD_ID, NOT_UTF8, detail, encode, fault, is_id
+
+log = logging.getLogger(__name__)
+access_log = logging.getLogger("cog_trio.access")
+
+Message: TypeAlias = "dict[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
+Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
+
+_JSON: Final = (b"content-type", b"application/json")
+_CLOSE: Final = (b"connection", b"close")
+
+
+class Reply(NamedTuple):
+    """What a handler answers: a whole body, JSON, and headers beside the usual two."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
+class Request:
+    """One request, as handlers see it."""
+
+    __slots__ = ("headers", "id", "method", "receive")
+
+    def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
+        self.method: str = scope["method"]
+        self.receive = receive
+        self.id = ""  # out of the path, where the route has one
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            headers[name] = value if name not in headers else headers[name] + b", " + value
+        self.headers = headers
+
+
+Handler: TypeAlias = "Callable[[Request], Awaitable[Reply]]"
+
+
+class Resource:
+    """What one path answers to."""
+
+    def __init__(self, **methods: Handler) -> None:
+        self.methods = dict(methods)
+        if "GET" in methods:
+            self.methods["HEAD"] = methods["GET"]
+        self.allow = ",".join(self.methods).encode()
+
+
+class Routes(NamedTuple):
+    """Fixed paths, and paths with an id between a first and, maybe, a last part."""
+
+    fixed: Mapping[bytes, Resource]  # b"/predictions"
+    with_id: Mapping[tuple[bytes, bytes | None], Resource]  # (b"predictions", b"cancel")
+
+
+NOT_FOUND: Final = Reply(404, encode({"detail": "Not Found"}))
+_BROKEN: Final = Reply(500, encode({"detail": "Internal Server Error"}))
+_NOT_UTF8: Final = Reply(400, detail([fault(["path", "id"], NOT_UTF8)]))
+_BAD_ID: Final = Reply(422, detail([fault(["path", "id"], BAD_ID)]))
+
+
+class App:
+    """The ASGI app.
+
+    Args:
+      closing: whether replies shall close their connections (the service drains).
+    """
+
+    def __init__(
+        self, routes: Routes, access: Access, *, closing: Callable[[], bool], log_requests: bool = True
+    ) -> None:
+        self._routes = routes
+        self._access = access
+        self._closing = closing
+        self._log_requests = log_requests
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await _refuse_websocket(scope, send)
+            return
+        started = time.perf_counter()
+        request = Request(scope, receive)
+        try:
+            reply = await self._answer(scope, request)
+        except ClientGone:
+            self._log(scope, 499, started)
+            return
+        except Exception:
+            log.exception("a route failed: %s %s", request.method, _shown(scope))
+            reply = _BROKEN
+        headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *reply.headers]
+        if reply.status == 204:
+            headers = list(reply.headers)
+        if b"origin" in request.headers:
+            headers += self._access.cors(request.headers)
+        if self._closing() and scope["http_version"] in ("1.0", "1.1"):
+            headers.append(_CLOSE)
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply.body})
+        if self._log_requests:
+            self._log(scope, reply.status, started)
+
+    async def _answer(self, scope: Mapping[str, Any], request: Request) -> Reply:
+        refused = self._access.refusal(request.method, request.headers)
+        if refused is not None:
+            return Reply(403, encode({"detail": refused}))
+        path: bytes = scope["raw_path"]
+        resource = self._routes.fixed.get(path)
+        if resource is None:
+            found = self._find(path, request)
+            if isinstance(found, Reply):
+                return found
+            resource = found
+        handler = resource.methods.get(request.method)
+        if handler is not None:
+            return await handler(request)
+        preflight = self._access.preflight(request.method, request.headers, resource.allow)
+        if preflight:
+            return Reply(204, b"", preflight[2:])
+        return Reply(405, encode({"detail": "Method Not Allowed"}), ((b"allow", resource.allow),))
+
+    def _find(self, path: bytes, request: Request) -> Resource | Reply:
+        """The resource of a path that is none of the fixed ones as it stands; sets the request's id."""
+        if not path.startswith(b"/"):
+            path = _of_absolute(path)
+        parts = [unquote_to_bytes(part) for part in path.split(b"/")[1:]]
+        resource = self._routes.fixed.get(b"/" + parts[0]) if len(parts) == 1 else None
+        if resource is not None:
+            return resource
+        if not 2 <= len(parts) <= 3 or not parts[1]:
+            return NOT_FOUND
+        resource = self._routes.with_id.get((parts[0], parts[2] if len(parts) == 3 else None))
+        if resource is None:
+            return NOT_FOUND
+        try:
+            request.id = parts[1].decode()
+        except UnicodeDecodeError:
+            return _NOT_UTF8
+        return resource if is_id(request.id) else _BAD_ID
+
+    def _log(self, scope: Mapping[str, Any], status: int, started: float) -> None:
+        level = logging.DEBUG if scope["raw_path"] == b"/health-check" else logging.INFO  # probes come often
+        if access_log.isEnabledFor(level):
+            taken = (time.perf_counter() - started) * 1000
+            access_log.log(level, "%s %s %d %.1f ms", scope["method"], _shown(scope), status, taken)
+
+
+def _shown(scope: Mapping[str, Any]) -> str:
+    path: bytes = scope["raw_path"]
+    return path.decode("latin-1").encode("unicode_escape").decode("ascii")
+
+
+def _of_absolute(target: bytes) -> bytes:
+    """The path of an absolute target (RFC 9112 3.2.2), or nothing that is routed."""
+    _, found, rest = target.partition(b"://")
+    slash = rest.find(b"/")
+    return (rest[slash:] if slash >= 0 else b"/") if found else b""
+
+
+async def _refuse_websocket(scope: Mapping[str, Any], send: Send) -> None:
+    if scope["type"] != "websocket":
+        raise NotImplementedError(f"ASGI scope {scope['type']}")
+    headers = [_JSON, (b"content-length", b"%d" % len(NOT_FOUND.body))]
+    await send({"type": "websocket.http.response.start", "status": 404, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": NOT_FOUND.body})

@@ -1,0 +1,305 @@
+"""One connection: the guard round it, its reading task, its one way to write, and every deadline it has.
+
+In: a stream that was accepted. Out: calls of the app, one task a request, in the connection's own nursery.
+Hypercorn's protocols do the parsing; this class is the transport beneath them and the task group beside them.
+
+- What a reply consists of is held back until its first body is there (the cork), so that a reply that is one
+  body leaves with one send.
+- A write has no fixed duration, but each piece must make progress within the write timeout; then the client is
+  given up. A write that failed or was cut breaks the connection: nothing is written after it.
+- Reading has one deadline, taken anew before each read: idle, half a head, a stalled body. No task waits for it.
+- The end is orderly: our side is shut first, then what the client still sends is read and dropped for a short
+  time, so that a reset does not eat the reply that it has not read yet.
+- An exception of whatever kind ends this connection and no other; ``Cancelled`` beside it passes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket as stdlib_socket
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import trio
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import parse_socket_addr
+
+from cog_trio.transport.http.inbox import Inbox, Message
+from cog_trio.transport.http.protocols import H2ProtocolAssumedError, Http1, Http2
+
+if TYPE_CHECKING:
+    from cog_trio.transport.http.server import ServerState
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
+
+log = logging.getLogger(__name__)
+
+Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
+Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+App: TypeAlias = "Callable[[dict[str, Any], Receive, Send], Awaitable[None]]"
+
+MAX_READ: Final = 64 * 2**10  # bytes
+MAX_JOIN: Final = 256 * 2**10  # bytes of pieces that are joined for one send; larger ones go out as they are
+LINGER: Final = 2.0  # seconds without a byte until a closing connection is closed
+MAX_LINGER: Final = 10.0  # seconds that it is read in all
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: drop what the kernel still holds
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+
+
+async def serve_connection(app: App, server: ServerState, stream: trio.abc.HalfCloseableStream) -> None:
+    """Serve one connection to its end. No exception leaves but ``Cancelled`` and its like."""
+    try:
+        await Connection(app, server, stream).run()
+    except Exception as error:
+        log.warning("a connection was dropped: %s", _one_line(error))
+        log.debug("a connection was dropped", exc_info=error)
+    except BaseExceptionGroup as group:
+        caught, rest = group.split(Exception)
+        if caught is not None:
+            log.warning("a connection was dropped: %s", _one_line(caught))
+            log.debug("a connection was dropped", exc_info=caught)
+        if rest is not None:
+            raise rest from None
+
+
+def _one_line(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}".encode("unicode_escape").decode("ascii")
+
+
+class Connection:
+    """One accepted stream; ``run`` serves it. It is Hypercorn's task group too."""
+
+    def __init__(self, app: App, server: ServerState, stream: trio.abc.HalfCloseableStream) -> None:
+        self._app = app
+        self._server = server
+        self._stream = stream
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._protocol: Http1 | Http2
+        self._nursery: trio.Nursery
+        self._out: list[bytes] = []
+        self._corked = False
+        self._writing = False
+        self._written = trio.lowlevel.ParkingLot()
+        self._broken = False  # nothing can be written any more
+        self._closing = False  # our side is shut; what comes is dropped
+        self._linger_until = 0.0
+        self._idle_since: float | None = trio.current_time()
+        self._reading = trio.CancelScope()
+        self._woken = False
+
+    async def run(self) -> None:
+        client = server = None
+        if self._socket is not None:
+            try:
+                client = parse_socket_addr(self._socket.family, self._socket.getpeername())
+                server = parse_socket_addr(self._socket.family, self._socket.getsockname())
+            except OSError:
+                await trio.aclose_forcefully(self._stream)
+                return
+        self._server.connections.add(self)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._protocol = self._make(Http1, client, server)
+                await self._read(client, server)
+        finally:
+            self._server.connections.discard(self)
+            await self._end()
+
+    def _make(self, kind: type[Any], client: Any, server: Any) -> Any:
+        state = self._server
+        config = state.config2 if kind is Http2 else state.config
+        protocol = kind(
+            self._app, config, state.context, self, ConnectionState({}), False, client, server, self.protocol_send
+        )
+        protocol.attach(self, state)
+        return protocol
+
+    # Reading.
+
+    async def _read(self, client: Any, server: Any) -> None:
+        data: bytes | bytearray
+        while True:
+            now = trio.current_time()
+            if self._closing:
+                deadline = min(now + LINGER, self._linger_until)
+            else:
+                deadline = self._protocol.read_deadline(now, self._idle_since, self._server.keep_alive)
+            with trio.CancelScope(deadline=deadline) as self._reading:
+                try:
+                    data = await self._stream.receive_some(MAX_READ)
+                except _GONE:
+                    break
+            if self._reading.cancelled_caught:
+                if self._woken:
+                    self._woken = False
+                    await self._protocol.proceed()
+                    continue
+                if self._closing or (self._idle_since is not None and not self._is_half_sent()):
+                    break
+                await self._protocol.refuse(408)
+            elif self._closing:
+                if not data:
+                    break
+            else:
+                try:
+                    await self._protocol.handle(RawData(data=bytes(data)))
+                except H2ProtocolAssumedError as assumed:
+                    self._protocol = self._make(Http2, client, server)
+                    await self._protocol.initiate()
+                    await self._protocol.handle(RawData(data=assumed.data))
+                self._woken = False  # what was read ahead has just been seen to
+                if not data:
+                    break
+        await self._protocol.handle(Closed())
+
+    def _is_half_sent(self) -> bool:
+        return isinstance(self._protocol, Http1) and self._protocol.head_since is not None
+
+    def wake(self) -> None:
+        self._woken = True
+        self._reading.cancel()
+
+    def close_if_idle(self) -> None:
+        """The server ends: a connection without a request has no reason to stay."""
+        if self._idle_since is not None:
+            self._closing = True
+            self._reading.cancel()
+
+    # Writing.
+
+    async def hold(self, event: Event) -> None:
+        assert isinstance(event, RawData)
+        self._out.append(event.data)
+
+    async def protocol_send(self, event: Event) -> None:
+        """What Hypercorn's protocols call to write, to close, and to tell whether a request is open."""
+        if isinstance(event, RawData):
+            if event.data:
+                self._out.append(event.data)
+                if not self._corked:
+                    await self._flush()
+        elif isinstance(event, Updated):
+            if event.idle:
+                if self._out:
+                    await self._flush()
+                self._idle_since = trio.current_time()
+                self._reading.deadline = self._idle_since + self._server.keep_alive
+            else:
+                self._idle_since = None
+        elif isinstance(event, Closed):
+            await self._flush()
+            await self._shut()
+            await self._protocol.handle(Closed())
+
+    async def _flush(self) -> None:
+        """Write all that is held; return when it is out, by whichever task."""
+        while self._out:
+            if self._broken:
+                self._out.clear()
+                return
+            if self._writing:
+                await self._written.park()
+                continue
+            pieces, self._out = self._out, []
+            if len(pieces) > 1 and sum(map(len, pieces)) <= MAX_JOIN:
+                pieces = [b"".join(pieces)]
+            self._writing, self._broken = True, True
+            try:
+                for piece in pieces:
+                    await self._write(piece)
+                self._broken = False
+            except (*_GONE, trio.TooSlowError) as error:
+                if isinstance(error, trio.TooSlowError):
+                    log.info("a client that took nothing for %g s is given up", self._server.write_timeout)
+                await self._abort()
+            finally:
+                self._writing = False
+                self._written.unpark_all()
+
+    async def _write(self, data: bytes) -> None:
+        timeout = self._server.write_timeout
+        with trio.fail_after(timeout) as scope:
+            if self._socket is None:
+                for start in range(0, len(data), MAX_READ):
+                    await self._stream.send_all(data[start : start + MAX_READ])
+                    scope.deadline = trio.current_time() + timeout
+                return
+            sent = await self._socket.send(data)
+            if sent < len(data):
+                with memoryview(data) as view:
+                    while sent < len(data):
+                        scope.deadline = trio.current_time() + timeout
+                        sent += await self._socket.send(view[sent:])
+
+    async def _abort(self) -> None:
+        """Nothing more can be written: end it now, what the kernel holds included."""
+        self._closing = True
+        if self._socket is not None:
+            try:
+                self._socket.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_LINGER, _RESET_ON_CLOSE)
+            except OSError:
+                log.debug("the connection is closed already")
+        await trio.aclose_forcefully(self._stream)
+        await self._protocol.handle(Closed())
+
+    async def _shut(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        now = trio.current_time()
+        self._linger_until = now + MAX_LINGER
+        self._reading.deadline = now + LINGER
+        try:
+            await self._stream.send_eof()
+        except (*_GONE, trio.BusyResourceError):
+            self._broken = True
+
+    async def _end(self) -> None:
+        if not self._closing:
+            await self._shut()
+        await trio.aclose_forcefully(self._stream)
+
+    # Hypercorn's task group.
+
+    async def spawn_app(self, app: App, config: Any, scope: dict[str, Any], send: Any) -> Any:
+        inbox = Inbox(self._protocol.want_body)
+        self._nursery.start_soon(self._run_app, scope, inbox, send)
+        return inbox.put
+
+    def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        self._nursery.start_soon(function, *args)
+
+    async def _run_app(self, scope: dict[str, Any], inbox: Inbox, hypercorn_send: Any) -> None:
+        corks = isinstance(self._protocol, Http1)
+
+        async def send(message: Message) -> None:
+            if self._closing:
+                return  # the client is gone
+            final = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if final:
+                inbox.abandon()
+            if not corks:
+                await hypercorn_send(message)
+                return
+            self._corked = True
+            try:
+                await hypercorn_send(message)
+            finally:
+                self._corked = False
+            if message["type"] != "http.response.start":
+                await self._flush()
+
+        try:
+            await self._app(scope, inbox.receive, send)
+        except Exception:
+            log.exception("the app failed")
+        inbox.abandon()
+        if not self._closing:
+            await hypercorn_send(None)
+            await self._flush()

@@ -1,0 +1,89 @@
+"""What the request headers ask for: Prefer (RFC 7240), Accept (RFC 9110), Content-Type.
+
+Pure functions over header values; lines of one name come joined by commas. Clients repeat themselves, so the
+answers are remembered.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+_SPLIT: Final = {mark: re.compile(rf'((?:[^{mark}"]|"(?:[^"\\]|\\.)*"?)*){mark}?') for mark in ",;"}
+_JSON: Final = re.compile(r"application/(?:json|[^\s/]+\+json)", re.IGNORECASE)
+_MAX_WAIT: Final = 10**6  # seconds; a larger wish is the same as this one
+
+
+class Preference(NamedTuple):
+    """What ``Prefer`` says to us."""
+
+    respond_async: bool = False
+    wait: int | None = None  # seconds
+
+
+class _Item(NamedTuple):
+    name: str
+    parameters: dict[str, str]  # by lower-case name, the first of each
+
+
+def _split(text: str, mark: str) -> list[str]:
+    if '"' not in text:
+        return text.split(mark)
+    return _SPLIT[mark].findall(text)
+
+
+def _unquote(text: str) -> str:
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    return text
+
+
+def _items(value: bytes) -> list[_Item]:
+    items = []
+    for element in _split(value.decode("latin-1"), ","):
+        name, *rest = _split(element, ";")
+        parameters: dict[str, str] = {}
+        for parameter in rest:
+            key, _, text = parameter.partition("=")
+            parameters.setdefault(key.strip().lower(), _unquote(text.strip()))
+        if name.strip():
+            items.append(_Item(name.strip(), parameters))
+    return items
+
+
+@lru_cache(256)
+def preference(value: bytes) -> Preference:
+    """The first of each preference counts (RFC 7240 section 2)."""
+    seen: dict[str, str] = {}
+    for item in _items(value):
+        name, _, text = item.name.partition("=")
+        seen.setdefault(name.strip().lower(), _unquote(text.strip()))
+    wait = seen.get("wait", "")
+    seconds = min(int(wait[:20]), _MAX_WAIT) if wait.isascii() and wait.isdigit() else None
+    return Preference("respond-async" in seen, seconds)
+
+
+@lru_cache(256)
+def wants_stream(value: bytes) -> bool:
+    """Whether an event stream is named, and nothing that we have is liked better. Wildcards name none."""
+    stream, json = 0.0, [0.0, 0.0, 0.0]  # of application/json: by its name, by application/*, by */*
+    for item in _items(value):
+        name = item.name.lower()
+        quality = _quality(item.parameters.get("q", "1"))
+        if name == "text/event-stream":
+            stream = max(stream, quality)
+        elif name in ("application/json", "application/*", "*/*"):
+            place = ("application/json", "application/*", "*/*").index(name)
+            json[place] = max(json[place], quality)
+    return stream > 0 and stream >= next(filter(None, json), 0.0)
+
+
+def _quality(text: str) -> float:
+    return min(float(text), 1.0) if re.fullmatch(r"[0-9]{0,3}\.?[0-9]{0,9}", text) and text.strip(".") else 1.0
+
+
+@lru_cache(256)
+def is_json(value: bytes) -> bool:
+    """Whether a Content-Type is JSON: ``application/json`` or ``application/*+json``, whatever its parameters."""
+    return _JSON.fullmatch(value.decode("latin-1").partition(";")[0].strip()) is not None

@@ -1,0 +1,68 @@
+"""What an app receives: the messages of one request, bounded, and never in anybody's way.
+
+Hypercorn puts a request's messages into a channel of ten and waits when it is full; an app that answers without
+reading then waits for its reader for ever, and the reader for it. Here the connection's reader waits for room
+only as long as somebody may still read: once the app has answered, what comes is dropped as it arrives. The end
+of the client never waits for room. ``receive`` after the end gives the end again, as ASGI wants it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+import trio
+
+Message: TypeAlias = "dict[str, Any]"
+
+MAX_WAITING: Final = 8  # messages before the connection's reader waits; 64 KiB each over HTTP/1.1, 16 over HTTP/2
+_ENDS: Final = ("http.disconnect", "websocket.disconnect")
+
+
+class Inbox:
+    """The messages of one request; one task puts, one takes."""
+
+    __slots__ = ("_before_wait", "_end", "_readers", "_unread", "_waiting", "_writers")
+
+    def __init__(self, before_wait: Callable[[], Awaitable[None]]) -> None:
+        self._waiting: deque[Message] = deque()
+        self._before_wait = before_wait  # called when the app wants what has not come: the time for 100 Continue
+        self._readers = trio.lowlevel.ParkingLot()
+        self._writers = trio.lowlevel.ParkingLot()
+        self._end: Message | None = None
+        self._unread = True
+
+    async def put(self, message: Message) -> None:
+        """Add a message; wait while too many do so already, unless nobody reads any more."""
+        if message["type"] in _ENDS:
+            self._end = message
+            self._writers.unpark_all()
+        elif self._unread and self._end is None:
+            self._waiting.append(message)
+        else:
+            return
+        if self._readers:
+            self._readers.unpark_all()
+        while self._unread and self._end is None and len(self._waiting) > MAX_WAITING:
+            await self._writers.park()
+
+    def abandon(self) -> None:
+        """The app has answered: what is here and what comes is dropped."""
+        self._unread = False
+        self._waiting.clear()
+        self._writers.unpark_all()
+
+    async def receive(self) -> Message:
+        """The next message; no checkpoint when it is here already."""
+        if not self._waiting and self._end is None:
+            await self._before_wait()
+            while not self._waiting and self._end is None:
+                await self._readers.park()
+        if self._waiting:
+            message = self._waiting.popleft()
+            if self._writers:
+                self._writers.unpark_all()
+            return message
+        assert self._end is not None
+        return self._end

@@ -1,0 +1,303 @@
+"""Hypercorn's two protocols, with what a public server needs beside them.
+
+``Http1``: pipelined bytes no longer stop the reading, so that a client's end is seen while its request runs; a
+body that the app did not want is dropped after the reply and the connection goes on; 100 Continue leaves when the
+app asks for the body, not before; ``Upgrade: h2c`` is answered as if it were absent; Content-Length together with
+Transfer-Encoding is refused; a missing Host is tolerated; refusals have JSON bodies.
+
+``Http2``: what arrives for a stream that is answered already is dropped instead of raising; a request that can't
+be understood ends its stream, not the connection; a stream whose client takes nothing for the write timeout is
+reset.
+
+Both are spoken to by one connection (``connection.py``) and know of it only what ``Link`` says.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import h2.errors
+import h2.events
+import h11
+import trio
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.events import Body, Data, EndBody, Response
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
+
+__all__ = ["STREAM_ID", "H2ProtocolAssumedError", "Http1", "Http2", "Link", "Server"]
+
+DRAIN_TIME: Final = 30.0  # seconds that the rest of an unwanted body may take, in all
+MAX_AHEAD: Final = 64 * 2**10  # bytes of later requests that are read while one runs; then the client waits
+_END_OF_HEAD: Final = re.compile(rb"\n(\r?\n)")
+_HOST: Final = re.compile(rb"\nhost[ \t]*:", re.IGNORECASE)
+_SEND_BODY: Final = h11.SEND_BODY
+_PATH: Final = re.compile(rb"[\x21-\x7e]+")
+
+
+class Server(Protocol):
+    """The limits that both protocols keep."""
+
+    @property
+    def drain_limit(self) -> int: ...  # bytes of an unwanted body that are read to keep the connection
+    @property
+    def header_timeout(self) -> float: ...
+    @property
+    def write_timeout(self) -> float: ...
+
+
+class Link(Protocol):
+    """What a protocol needs of its connection."""
+
+    def wake(self) -> None:
+        """Let the reading task call ``proceed`` soon."""
+
+    async def hold(self, event: Event) -> None:
+        """As the protocol's own ``send``, but what is written waits for the next flush."""
+
+
+class Http1(H11Protocol):
+    """HTTP/1.0 and 1.1."""
+
+    link: Link
+    limits: Server
+
+    def attach(self, link: Link, limits: Server) -> None:
+        self.link = link
+        self.limits = limits
+        self.dropping = False  # the reply is out, the rest of the request's body is on its way
+        self.drop_deadline = 0.0
+        self.head_since: float | None = None  # when the first byte of an unfinished head came
+        self._seen = b""  # of that head
+        self._dropped = 0
+        self._paused = False
+        self._recycled = trio.lowlevel.ParkingLot()
+
+    def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
+        """Until when the next bytes of the client must be here."""
+        if self.connection.their_state is _SEND_BODY:
+            deadline = now + self.limits.header_timeout
+            return min(deadline, self.drop_deadline) if self.dropping else deadline
+        if self.head_since is not None:
+            return self.head_since + self.limits.header_timeout
+        return float("inf") if idle_since is None else idle_since + keep_alive
+
+    async def handle(self, event: Event) -> None:
+        if isinstance(event, RawData):
+            data = event.data
+            connection = self.connection
+            if connection.their_state is h11.IDLE and data:
+                data = self._with_host(data)
+            while self._paused and len(connection.trailing_data[0]) > MAX_AHEAD and self.stream is not None:
+                await self._recycled.park()
+            connection.receive_data(data)
+            await self._handle_events()
+        else:
+            await super().handle(event)
+            self._recycled.unpark_all()
+
+    def _with_host(self, data: bytes) -> bytes:
+        """The bytes of a head, with an empty Host if they end it without one: h11 insists, we don't."""
+        head = self._seen + data
+        end = _END_OF_HEAD.search(head)
+        if end is None:
+            self._seen = head
+            if self.head_since is None:
+                self.head_since = trio.current_time()
+            return data
+        before = len(self._seen)
+        self._seen, self.head_since = b"", None
+        cut = end.start(1) - before
+        if cut < 0 or _HOST.search(head, 0, end.end()) is not None:
+            return data
+        return data[:cut] + b"host: \r\n" + data[cut:]
+
+    async def proceed(self) -> None:
+        """Go on with what was read ahead."""
+        await self._handle_events()
+
+    async def _handle_events(self) -> None:
+        while True:
+            try:
+                event = self.connection.next_event()
+                if isinstance(event, h11.Request):
+                    _refuse_two_lengths(event)
+            except h11.RemoteProtocolError as error:
+                await self.refuse(error.error_status_hint)
+                return
+            if isinstance(event, h11.Request):
+                self.head_since = None
+                await self.send(Updated(idle=False))
+                await self._check_protocol(event)
+                await self._create_stream(event)
+            elif isinstance(event, h11.Data):
+                await self._take_body(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                if self.dropping:
+                    self.dropping = False
+                    await self._recycle()
+                elif self.stream is not None:
+                    await self.stream.handle(EndBody(stream_id=STREAM_ID))
+            elif isinstance(event, Data):  # WebSocket
+                if self.stream is None:
+                    return
+                await self.stream.handle(event)
+            elif event is h11.PAUSED:
+                self._paused = True
+                return
+            else:  # nothing more here, or the client's end
+                return
+
+    async def _take_body(self, data: bytes) -> None:
+        if not self.dropping:
+            if self.stream is not None:
+                await self.stream.handle(Body(stream_id=STREAM_ID, data=data))
+            if not self.dropping:
+                return
+        self._dropped += len(data)
+        if self._dropped > self.limits.drain_limit:
+            self.dropping = False
+            await self.send(Closed())
+
+    async def refuse(self, status: int) -> None:
+        """Answer what can't be understood or came too slowly, unless an answer is on its way; then close."""
+        if self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            body = b'{"detail":"%s"}' % HTTPStatus(status).phrase.encode()
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+                (b"connection", b"close"),
+                *self.config.response_headers("h11"),
+            ]
+            for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                await self.link.hold(RawData(data=self.connection.send(event) or b""))
+        await self.send(Closed())
+
+    async def want_body(self) -> None:
+        """The app waits for a body: now the client may send it."""
+        if self.connection.they_are_waiting_for_100_continue:
+            await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
+
+    def _can_drop_rest(self) -> bool:
+        return (
+            self.connection.their_state is _SEND_BODY
+            and not self.connection.they_are_waiting_for_100_continue
+            and self._expected <= self.limits.drain_limit
+        )
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        if isinstance(event, Response) and event.status_code >= 200 and self._will_close():
+            event.headers.append((b"connection", b"close"))
+        await super().stream_send(event)
+
+    def _will_close(self) -> bool:
+        return self.connection.their_state is _SEND_BODY and not self._can_drop_rest()
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        self._expected = 0  # bytes of body that the head announces
+        for name, value in event.headers:
+            if name == b"content-length":
+                self._expected = int(value)
+        if event.method == b"PRI" and event.target == b"*" and event.http_version == b"2.0":
+            raise H2ProtocolAssumedError(b"PRI * HTTP/2.0\r\n\r\n" + self.connection.trailing_data[0])
+
+    async def _maybe_recycle(self) -> None:
+        await self._close_stream()
+        connection = self.connection
+        if connection.our_state is h11.DONE and not self.context.terminated.is_set():
+            if connection.their_state is h11.DONE:
+                await self._recycle()
+                return
+            if self._can_drop_rest():
+                self.dropping = True
+                self._dropped = 0
+                self.drop_deadline = trio.current_time() + DRAIN_TIME
+                self.link.wake()  # the reader takes its deadline anew
+                return
+        self._recycled.unpark_all()
+        await self.send(Closed())
+
+    async def _recycle(self) -> None:
+        self.connection.start_next_cycle()
+        await self.send(Updated(idle=True))
+        if self._paused:
+            self._paused = False
+            self._recycled.unpark_all()
+            self.link.wake()
+
+
+def _refuse_two_lengths(request: h11.Request) -> None:
+    """RFC 9112 6.1: a message with both may be an attempt at smuggling."""
+    names = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]
+    if len(names) > 1:
+        raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding together", error_status_hint=400)
+
+
+class Http2(H2Protocol):
+    """HTTP/2, through TLS or by prior knowledge."""
+
+    limits: Server
+
+    def attach(self, link: Link, limits: Server) -> None:
+        self.limits = limits
+        self._writing: dict[int, trio.CancelScope] = {}  # by stream: its deadline moves with each piece that leaves
+
+    def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
+        return float("inf") if idle_since is None else idle_since + keep_alive
+
+    async def want_body(self) -> None:
+        """HTTP/2 has flow control for that."""
+
+    async def proceed(self) -> None:
+        """Nothing is ever read ahead."""
+
+    async def refuse(self, status: int) -> None:
+        await self.send(Closed())
+
+    async def _handle_events(self, events: list[Any]) -> None:
+        for event in events:
+            if isinstance(event, h2.events.DataReceived) and event.stream_id not in self.streams:
+                self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.RequestReceived) and not _is_understood(event):
+                self.connection.reset_stream(event.stream_id, h2.errors.ErrorCodes.PROTOCOL_ERROR)
+            else:
+                await super()._handle_events([event])
+        await self._flush()
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        if not isinstance(event, (Body, Data, EndBody)):
+            await super().stream_send(event)
+            return
+        with trio.CancelScope(deadline=trio.current_time() + self.limits.write_timeout) as scope:
+            self._writing[event.stream_id] = scope
+            await super().stream_send(event)
+        self._writing.pop(event.stream_id, None)
+        if scope.cancelled_caught:
+            await self._give_up(event.stream_id)
+
+    async def _send_data(self, stream_id: int) -> None:
+        buffer = self.stream_buffers[stream_id].buffer
+        before = len(buffer)
+        await super()._send_data(stream_id)
+        if len(buffer) < before and (scope := self._writing.get(stream_id)) is not None:
+            scope.deadline = trio.current_time() + self.limits.write_timeout
+
+    async def _give_up(self, stream_id: int) -> None:
+        """The client takes nothing of this stream: reset it, the others go on."""
+        try:
+            self.connection.reset_stream(stream_id, h2.errors.ErrorCodes.CANCEL)
+        except h2.exceptions.ProtocolError:
+            return  # it is closed already
+        if (buffer := self.stream_buffers.get(stream_id)) is not None:
+            await buffer.close()
+        await self._close_stream(stream_id)
+        await self._flush()
+
+
+def _is_understood(request: Any) -> bool:
+    """Whether Hypercorn can read the pseudo headers: it raises on a path that is absent or not ASCII."""
+    headers = dict(request.headers)
+    return _PATH.fullmatch(headers.get(b":path", b"")) is not None and b":method" in headers

@@ -1,0 +1,221 @@
+"""The routes of Cog's API: what is asked of the service, and what its answers look like on the wire.
+
+A create is decided in the order of D7: the body (400, 413, 415, 422), the id in the path against the id in the
+body, the join of a running id, 503, 406, then what the service's ``create`` finds (422, 409). From there on the
+prediction is the service's; a synchronous request only watches it, and races that with the end of its client.
+The watcher is gone before the reply is sent, since the end of a request looks the same to it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import trio
+
+from cog_trio.input_validation import InvalidInput, MalformedInput
+from cog_trio.prediction import Prediction, WebhookEvent
+from cog_trio.service import AlreadyRunning, AtCapacity, NotReady
+from cog_trio.settings import Settings
+from cog_trio.transport.http import wire
+from cog_trio.transport.http.access import Access, ClientGone, TooLarge, read_body
+from cog_trio.transport.http.asgi import NOT_FOUND, App, Headers, Reply, Request, Resource, Routes
+from cog_trio.transport.http.headers import is_json, preference, wants_stream
+
+if TYPE_CHECKING:
+    from cog_trio.health import HealthSnapshot
+
+_VARY: Final = (b"vary", b"accept, prefer")
+_ASYNC: Final = (_VARY, (b"preference-applied", b"respond-async"))
+_EMPTY: Final = Reply(200, b"{}")
+_UNKNOWN_ID: Final = Reply(404, b"{}")
+_NO_SCHEMA: Final = Reply(503, wire.encode({"error": "OpenAPI schema not available"}))
+_URLS: Final = {
+    "openapi_url": "/openapi.json",
+    "shutdown_url": "/shutdown",
+    "healthcheck_url": "/health-check",
+    "predictions_url": "/predictions",
+    "predictions_idempotent_url": "/predictions/{prediction_id}",
+    "predictions_cancel_url": "/predictions/{prediction_id}/cancel",
+}
+
+
+class Service(Protocol):
+    """What the routes ask of the service."""
+
+    @property
+    def schema(self) -> bytes | None: ...
+    @property
+    def draining(self) -> bool: ...
+    def health(self) -> HealthSnapshot: ...
+    async def check_health(self) -> HealthSnapshot: ...
+    def admit(self, id: str | None = None) -> None: ...
+    def find(self, id: str) -> Prediction | None: ...
+    def running(self, id: str) -> Prediction | None: ...
+    def create(
+        self,
+        *,
+        id: str | None = None,
+        input: bytes | None = None,
+        context: dict[str, str] | None = None,
+        webhook: str | None = None,
+        events: frozenset[WebhookEvent] = ...,
+        watched: bool = False,
+    ) -> Prediction: ...
+    def watch(self, prediction: Prediction) -> AbstractContextManager[None]: ...
+    def cancel(self, id: str) -> bool: ...
+    def shutdown(self) -> None: ...
+
+
+def make_app(service: Service, settings: Settings, *, loopback: bool) -> App:
+    """The ASGI app over a service. ``loopback``: it is bound to loopback addresses only (D41)."""
+    handlers = Handlers(service, settings.body_limit)
+    routes = Routes(
+        fixed={
+            b"/": Resource(GET=handlers.discover),
+            b"/health-check": Resource(GET=handlers.health_check),
+            b"/openapi.json": Resource(GET=handlers.openapi),
+            b"/predictions": Resource(POST=handlers.create),
+            b"/shutdown": Resource(POST=handlers.shutdown),
+        },
+        with_id={
+            (b"predictions", None): Resource(GET=handlers.read, PUT=handlers.put),
+            (b"predictions", b"cancel"): Resource(POST=handlers.cancel),
+        },
+    )
+    access = Access(settings, loopback=loopback)
+    return App(routes, access, closing=lambda: service.draining, log_requests=settings.access_log)
+
+
+class Handlers:
+    """One method a route."""
+
+    def __init__(self, service: Service, body_limit: int) -> None:
+        self._service = service
+        self._body_limit = body_limit
+
+    async def discover(self, request: Request) -> Reply:
+        versions = self._service.health().versions
+        version = versions.get("python_sdk") or versions["coglet"]
+        return Reply(200, wire.encode({"cog_version": version, **_URLS}))
+
+    async def health_check(self, request: Request) -> Reply:
+        return Reply(200, (await self._service.check_health()).json())
+
+    async def openapi(self, request: Request) -> Reply:
+        schema = self._service.schema
+        return _NO_SCHEMA if schema is None else Reply(200, schema)
+
+    async def shutdown(self, request: Request) -> Reply:
+        self._service.shutdown()
+        return _EMPTY
+
+    async def cancel(self, request: Request) -> Reply:
+        return _EMPTY if self._service.cancel(request.id) else _UNKNOWN_ID
+
+    async def read(self, request: Request) -> Reply:
+        prediction = self._service.find(request.id)
+        if prediction is None:
+            return NOT_FOUND
+        if wants_stream(request.headers.get(b"accept", b"")):
+            return self._no_streaming(request.id)
+        wait = preference(request.headers.get(b"prefer", b"")).wait
+        applied: Headers = ()
+        if wait is not None:
+            applied = ((b"preference-applied", b"wait=%d" % wait),)
+            if wait > 0 and not prediction.terminal:
+                with trio.move_on_after(wait):
+                    await _finish_or_leave(request, prediction)
+        return Reply(200, prediction.snapshot(with_input=True), (_VARY, *applied))
+
+    async def create(self, request: Request) -> Reply:
+        try:
+            body = await self._body(request)
+        except wire.BadBody as refusal:
+            return Reply(refusal.status, wire.detail(refusal.faults))
+        return await self._start(request, body, body.id)
+
+    async def put(self, request: Request) -> Reply:
+        try:
+            body = await self._body(request)
+        except wire.BadBody as refusal:
+            return Reply(refusal.status, wire.detail(refusal.faults))
+        if body.id is not None and body.id != request.id:
+            return Reply(422, wire.detail([wire.fault(["body", "id"], wire.ID_MISMATCH)]))
+        running = self._service.running(request.id)
+        if running is None:
+            return await self._start(request, body, request.id)
+        if wants_stream(request.headers.get(b"accept", b"")):
+            return self._no_streaming(request.id)
+        if preference(request.headers.get(b"prefer", b"")).respond_async:
+            return Reply(202, running.snapshot(with_input=True), _ASYNC)
+        return await self._watch(request, running)
+
+    async def _body(self, request: Request) -> wire.Create:
+        kind = request.headers.get(b"content-type", b"").strip()
+        if kind and not is_json(kind):
+            raise wire.BadBody(415, [wire.fault(["body"], wire.WRONG_TYPE)])
+        try:
+            body = await read_body(request.receive, request.headers.get(b"content-length"), self._body_limit)
+        except TooLarge:
+            raise wire.BadBody(413, [wire.fault(["body"], wire.TOO_LARGE)]) from None
+        return wire.decode_create(body) if body or kind else wire.Create()
+
+    async def _start(self, request: Request, body: wire.Create, id: str | None) -> Reply:
+        """Create a prediction and answer as the request prefers. From ``create`` to ``watch`` is no checkpoint."""
+        respond_async = preference(request.headers.get(b"prefer", b"")).respond_async
+        try:
+            if wants_stream(request.headers.get(b"accept", b"")):
+                self._service.admit(id)
+                return self._no_streaming(id)
+            prediction = self._service.create(
+                id=id,
+                input=bytes(body.input),
+                context=body.context,
+                webhook=body.webhook,
+                events=body.events,
+                watched=not respond_async,
+            )
+        except NotReady as refusal:
+            return Reply(503, wire.error(refusal.text, refusal.id), (_VARY,))
+        except (AlreadyRunning, AtCapacity) as refusal:
+            return Reply(409, wire.error(refusal.text, refusal.id), (_VARY,))
+        except InvalidInput as refusal:
+            return Reply(422, wire.detail(refusal.faults), (_VARY,))
+        except MalformedInput as refusal:
+            return Reply(400, wire.detail(wire.not_json(str(refusal)).faults), (_VARY,))
+        if respond_async:
+            return Reply(202, wire.accepted(prediction.id), _ASYNC)
+        return await self._watch(request, prediction)
+
+    async def _watch(self, request: Request, prediction: Prediction) -> Reply:
+        with self._service.watch(prediction):
+            await _finish_or_leave(request, prediction)
+        return Reply(200, prediction.snapshot(), (_VARY,))
+
+    def _no_streaming(self, id: str | None) -> Reply:
+        body = {"error": wire.NO_STREAMING}
+        return Reply(406, wire.encode(body if id is None else {**body, "id": id}), (_VARY,))
+
+
+async def _finish_or_leave(request: Request, prediction: Prediction) -> None:
+    """Wait for the end of a prediction.
+
+    Raises:
+      ClientGone: if the client leaves before.
+    """
+    if prediction.terminal:
+        return
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_leave_when_gone, request, nursery.cancel_scope)
+        await prediction.wait_finished()
+        nursery.cancel_scope.cancel()
+    if not prediction.terminal:
+        raise ClientGone
+
+
+async def _leave_when_gone(request: Request, scope: trio.CancelScope) -> None:
+    message: Any = {"type": ""}
+    while message["type"] != "http.disconnect":
+        message = await request.receive()
+    scope.cancel()
