@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, suppress
 
 TYPE_CHECKING = False  # no `import typing` before the worker runs
@@ -38,7 +39,7 @@ _ALIASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_alias")
 class WorkerProcess:
     """The handle of one worker process and of our ends of everything it shares with us."""
 
-    __slots__ = ("captures", "guardian", "popen", "slot0")
+    __slots__ = ("_over", "captures", "guardian", "popen", "slot0", "started")
 
     def __init__(
         self, popen: subprocess.Popen[bytes], slot0: socket.socket, captures: tuple[int, int], guardian: int
@@ -47,17 +48,29 @@ class WorkerProcess:
         self.slot0 = slot0
         self.captures = captures  # read ends of stdout's and stderr's pipe: ours to read once the worker is dead
         self.guardian = guardian  # write end; nothing is ever written
+        self.started = time.perf_counter()
+        self._over = False
 
     @property
     def pid(self) -> int:
         return self.popen.pid
 
     def kill(self) -> None:
-        """SIGKILL the worker and every child in its session. Repeatable; a no-op once the worker was reaped."""
-        if self.popen.returncode is not None:
+        """SIGKILL the worker and every child in its session. Repeatable; a no-op after ``reap``."""
+        if self._over:
             return
         with suppress(ProcessLookupError, PermissionError):  # only a zombie is left (macOS says EPERM for it)
             os.killpg(self.popen.pid, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Wait for the worker, which has ended or was killed; gives what ``Popen.returncode`` says. Repeatable.
+
+        Raises:
+          subprocess.TimeoutExpired: if it is not gone within ``REAP_LIMIT``.
+        """
+        status = self.popen.wait(REAP_LIMIT)
+        self._over = True
+        return status
 
     def close(self) -> None:
         """Close our ends; the worker's guardian sees it and ends what is left of the group. Repeatable."""
@@ -84,7 +97,7 @@ class WorkerProcess:
         """
         try:
             self.kill()
-            self.popen.wait(REAP_LIMIT)
+            self.reap()
         finally:
             self.close()
 

@@ -1,173 +1,380 @@
-"""The worker's side of the service: one worker from its spawn to its end, and what the service knows through it.
+"""The life of one worker: set up, listened to, watched, buried. ``orchestrator.py`` runs predictions on it.
 
-One task holds the orchestrator (``run``). What the worker says outside of runs arrives by ``on_event``, in order
-and synchronously: logs of setup, the description of the model, its own messages, its loss. From it come health,
-the document and the validator (compiled in a thread, beside setup). READY, the setup result and admission are
-published in one step, when all of that is there (W29).
+One task holds the readers behind a shield that goes up when the worker is usable, so that they outlive the body that
+uses it and hear its goodbye (style.md, habit 14). The task's own wait is for the worker's exit, under one deadline:
+the earliest of all limits (setup, a channel that closed, an end that was decided, the cancel grace). Every way out of
+that wait leads to ``_bury``, the only place where a worker ends: its group is killed, what it left in sockets and
+pipes is applied, it is reaped, and the runs still open are failed with the cause.
+
+Frames of a slot go to the run that is open there (``flight.py``). What breaks the rules on one slot costs that slot;
+on the control channel, the worker. One task writes the control channel, so that asking a run to stop is synchronous
+and no cancelled sender leaves half a message. Nothing here retries, and nothing touches a file.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from collections.abc import Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import trio
 
-from cog_trio.bridge.protocol import Described, DroppedLogs, HealthcheckStatus, Init, Json, Log, LogLevel, WorkerLog
-from cog_trio.health import Health, State
-from cog_trio.input_schema import UnusableSchema
-from cog_trio.input_validation import Validator
-from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
-from cog_trio.settings import Settings
-from cog_trio.spawn import WorkerProcess, spawn
+from cog_trio import causes
+from cog_trio.bridge.codec import ProtocolBroken, TruncatedFrame, slot_responses
+from cog_trio.bridge.protocol import (
+    PROTOCOL_VERSION,
+    Cancel,
+    Cancelled,
+    ControlRequest,
+    ControlResponse,
+    Described,
+    DroppedLogs,
+    Failed,
+    Fatal,
+    HealthcheckResult,
+    Idle,
+    Init,
+    Log,
+    LogSource,
+    ProtocolVersion,
+    Ready,
+    ShuttingDown,
+    SlotId,
+    SlotRequest,
+    SlotResponse,
+    WorkerLog,
+)
+from cog_trio.bridge.transport import Channel, ChannelBroken
+from cog_trio.checks import Checks
+from cog_trio.control import ControlDecoder, Event, Lost
+from cog_trio.flight import CUT, Flight, lost
+from cog_trio.permit.pool import PermitPool, SlotIdle
+from cog_trio.process import Link
+
+if sys.version_info >= (3, 11):
+    from typing import assert_never
+else:
+    from typing_extensions import assert_never
 
 if TYPE_CHECKING:
-    from cog_trio.orchestrator import Event
-    from cog_trio.process import Link
+    from cog_trio.settings import Settings
 
-log = logging.getLogger("cog_trio.service")
-user_log = logging.getLogger("cog_trio.user")
-worker_log = logging.getLogger("cog_trio.worker")
+log: Final = logging.getLogger(__name__)
 
-LEVELS: Final = {
-    LogLevel.DEBUG: logging.DEBUG,
-    LogLevel.INFO: logging.INFO,
-    LogLevel.WARNING: logging.WARNING,
-    LogLevel.ERROR: logging.ERROR,
-}
+EOF_GRACE: Final = 1.0  # seconds between a channel's end and the kill: the dying close first, then their exit is seen
+BURY_LIMIT: Final = 5.0  # seconds from SIGKILL to the exit; longer means that it hangs in the kernel
+MAX_SLOTS: Final = 10_000
+MAX_OUTBOX: Final = 2 * MAX_SLOTS + 16  # control messages: at most one Cancel a run, and a handful of others
 
 
 class Supervisor:
-    """One worker of a service; its tasks live in the service's nursery."""
+    """One worker; made by ``open_orchestrator`` only."""
 
-    def __init__(self, settings: Settings, nursery: trio.Nursery, now: Callable[[], datetime]) -> None:
-        self.health = Health(now, settings.log_limit)
-        self.orchestrator: Orchestrator | None = None  # while READY
-        self.schema: bytes | None = None  # the OpenAPI document, from Described on
-        self.streaming = False
-        self.validator: Validator | None = None
-        self.output_is_array = False
-        self.settled = trio.Event()  # setup is over, one way or the other
-        self.unready = trio.Event()  # READY no more, or shutting down
-        self.ended = trio.Event()  # the worker has ended and was reaped
-        self._settings = settings
-        self._nursery = nursery
-        self._compiled = trio.Event()
-        self._life = trio.CancelScope()
-        self._stopping = False
+    described: Described
 
-    async def run(self, worker: WorkerProcess | Link | None, init: Init, cwd: str | None) -> None:
-        """Own the worker from its start to its end; without one it is spawned, in ``cwd``.
+    def __init__(self, link: Link, init: Init, settings: Settings, on_event: Callable[[Event], None]) -> None:
+        self.pool = PermitPool()  # filled when the worker is Ready
+        self.pumps = trio.CancelScope()
+        self.cause: str | None = None  # why it ended, or is about to
+        self.dying = False  # nothing is sent and no task is started any more
+        self.asked = False  # its end was asked for
+        self.ended = trio.Event()
+        self.flights: dict[SlotId, Flight] = {}
+        self.checks = Checks(self.tell)
+        self.slots: list[Channel[SlotRequest, SlotResponse]] = []
+        self.nursery: trio.Nursery
+        self._link = link
+        self._init = init
+        self._setup_timeout = settings.setup_timeout
+        self._on_event = on_event
+        self._control: Channel[ControlRequest, ControlResponse] = Channel(link.control, ControlDecoder(), lines=True)
+        self._outbox, self._to_send = trio.open_memory_channel[ControlRequest](MAX_OUTBOX)
+        self._patience = trio.CancelScope()
+        self._limits: dict[str | int, tuple[float, str]] = {}  # deadline, and the cause if it passes
+        self._streams: list[trio.abc.Stream] = []
+        self._greeted: set[SlotId] = set()  # slots that have sent their ProtocolVersion
+        self._ready: Ready | None = None
+        self._usable = False
+        self._said_lost = False
 
-        Shielded until ``stop``, which the service's shutdown always comes to: an outer cancellation must not take
-        the worker away under predictions that are being cancelled (style.md habit 14).
+    async def supervise(self, *, task_status: trio.TaskStatus[bool]) -> None:
+        """Live with the worker from here to its grave; ``started`` tells whether it became usable.
+
+        Cancellation: the worker is killed, buried, and its runs are failed. Once it is usable only ``pumps`` cancels.
         """
-        self._life.shield = True
-        try:
-            with self._life:
-                await self._serve(spawn(cwd) if worker is None else worker, init)
-        except SetupFailed as error:
-            self._lose(str(error))
-        except OSError as error:
-            self._lose(f"Worker could not be started: {error}")
-        finally:
-            self.orchestrator = None
-            self.settled.set()
-            self.ended.set()
-
-    async def _serve(self, worker: WorkerProcess | Link, init: Init) -> None:
-        async with open_orchestrator(worker, init, self._settings, on_event=self._on_event) as orchestrator:
-            await self._compiled.wait()
-            if self.health.state is State.STARTING:  # it may have died while we compiled
-                self.orchestrator = orchestrator
-                self.health.set_up()
-                self.settled.set()
-                log.info("Server ready")
-            await orchestrator.wait_ended()
-
-    def stop(self) -> None:
-        """End the worker: asked first, killed after the orchestrator's grace. Repeatable."""
-        self._stopping = True
-        self._life.cancel()
-
-    def kill(self) -> None:
-        """End the worker at once."""
-        self.stop()
-        if self.orchestrator is not None:
-            self.orchestrator.kill()
-
-    def _lose(self, cause: str) -> None:
-        """The worker is of no use any more."""
-        self.orchestrator = None
-        self.unready.set()
-        self.settled.set()
-        if self._stopping:
-            log.info("the worker has ended: %s", cause)
-        elif self.health.state is State.STARTING:
-            self.health.setup_broke(cause)
-            log.error("setup failed: %s", cause)
-        elif self.health.state is State.READY:
-            self.health.lost(cause)
-            log.error("the worker is lost: %s", cause)
-
-    # What it says.
-
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, Log):
-            self._on_log(event)
-        elif isinstance(event, WorkerLog):
-            if self.health.state is State.STARTING:
-                self.health.log.runtime(event.target, event.message)
-            worker_log.log(LEVELS[event.level], "%s", event.message, extra={"worker_target": event.target})
-        elif isinstance(event, DroppedLogs):
-            log.warning("the worker dropped %d log lines within %d ms", event.count, event.interval_millis)
-        elif isinstance(event, Described):
-            self.streaming = event.streaming
-            self.schema = bytes(event.schema)
-            self.health.versions.update(event.versions)
-            self._nursery.start_soon(self._compile, event)
-        elif isinstance(event, Lost):
-            self._lose(event.cause)
-
-    def _on_log(self, event: Log) -> None:
-        if self.health.state is State.STARTING:
-            self.health.log.user(event.source.value, event.data)
-        extra = {} if event.id is None else {"id": event.id}
-        for line in event.data.removesuffix("\n").split("\n"):
-            user_log.info("%s", line, extra=extra)
-
-    async def _compile(self, described: Described) -> None:
-        def compile() -> tuple[Validator | None, bool]:
-            document = msgspec.json.decode(described.schema)
+        self._task_status = task_status
+        with self.pumps:
             try:
-                validator = None if described.inputs is None else Validator(document, described.inputs)
-            except UnusableSchema as error:
-                log.warning("inputs are not checked: the model's schema can't be compiled: %s", error)
-                validator = None
-            return validator, _output_is_array(document)
+                async with trio.open_nursery() as self.nursery:
+                    self.nursery.start_soon(self._write_control)
+                    self.nursery.start_soon(self._read_control)
+                    self._open_slot(self._link.slot0)
+                    if (timeout := self._setup_timeout) is not None:
+                        self.limit("setup", timeout - self._link.age, causes.SETUP_TIMED_OUT.format(timeout))
+                    self.tell(self._init)
+                    await self._watch()
+                    self.nursery.cancel_scope.cancel()
+            finally:
+                self.dying = True
+                await self._bury()
+        if not self._usable:
+            task_status.started(False)
 
-        self.validator, self.output_is_array = await trio.to_thread.run_sync(compile)
-        self._compiled.set()
+    # Its end.
 
-    async def check(self) -> str | None:
-        """Why the user's health check did not pass; ``None`` if it did, or if there is none to ask (W28).
+    async def _watch(self) -> None:
+        """Wait for the exit, or until a limit has passed."""
+        with self._patience:
+            await self._link.wait_exit()
+        self.dying = True
+        if self._patience.cancelled_caught:
+            self.end(min(self._limits.values())[1])
 
-        All who ask meanwhile share one check. Cancellation: it goes on for the others.
-        """
-        if self.orchestrator is None or not self.orchestrator.described.has_healthcheck:
-            return None
+    def limit(self, key: str | int, seconds: float, cause: str) -> None:
+        """The worker is killed with this cause, ``seconds`` from now."""
+        self._limits[key] = (trio.current_time() + seconds, cause)
+        self._patience.deadline = min(self._limits.values())[0]
+
+    def lift(self, key: str | int) -> None:
+        """A limit no longer holds; one that never did is no error."""
+        if self._limits.pop(key, None) is not None:
+            self._patience.deadline = min(self._limits.values(), default=(math.inf, ""))[0]
+
+    def end(self, cause: str, grace: float = 0.0) -> None:
+        """The worker ends, by itself within the grace or killed, for this cause; the first one stands."""
+        if self.cause is None:
+            self.cause = cause
+            self.limit("end", grace, cause)
+            self._say_lost(cause)
+
+    def _say_lost(self, cause: str) -> None:
+        if self._usable and not self.asked and not self._said_lost:
+            self._said_lost = True
+            log.error("%s", cause)
+            self._on_event(Lost(cause))
+
+    async def _bury(self) -> None:
+        self._link.kill()
+        with trio.move_on_after(BURY_LIMIT, shield=True) as limit:
+            await self._link.wait_exit()
+            await self._take_leftovers()
+        if limit.cancelled_caught:
+            log.error("the worker was killed and has not ended within %g s", BURY_LIMIT)
+            how = causes.UNKILLABLE
+        else:
+            how = causes.DIED.format(self._link.reap())
+        self.end(causes.SHUT_DOWN if self.asked else how)
+        assert self.cause is not None
+        flights, self.flights = self.flights, {}
+        for flight in flights.values():
+            flight.end(lost(self.cause))
+            flight.settle(None)
+        self.checks.lose(self.cause)
+        self.ended.set()
+
+    async def _take_leftovers(self) -> None:
+        """What a dead worker has written counts: it did so before it died (W3)."""
+        for number, channel in enumerate(self.slots):
+            data = await self._link.leftover(self._streams[number])
+            try:
+                self._take(SlotId(number), channel.feed(data))
+            except ProtocolBroken as fault:
+                log.warning("slot %d of a dead worker: %s", number, fault)
+        data = await self._link.leftover(self._link.control)
         try:
-            result = await self.orchestrator.healthcheck()
-        except WorkerLost:
-            return None  # health says DEFUNCT now
-        return None if result.status is HealthcheckStatus.HEALTHY else result.error or "healthcheck failed"
+            for message in self._control.feed(data):
+                self._hear(message)
+        except ProtocolBroken as fault:
+            log.warning("control channel of a dead worker: %s", fault)
+        for source, text in self._link.captured():
+            self._take_captured(source, text)
 
+    def _take_captured(self, source: LogSource, text: str) -> None:
+        """To the one run that it can only belong to, else to nobody's log (D24)."""
+        runs = [flight for flight in self.flights.values() if flight.outcome is None]
+        if len(self.slots) == 1 and runs:
+            runs[0].prediction.append_log(text)
+        else:
+            self._on_event(Log(source, text))
 
-def _output_is_array(document: Json) -> bool:
-    try:
-        return bool(document["components"]["schemas"]["Output"]["type"] == "array")
-    except (KeyError, TypeError):
-        return False
+    # The control channel.
+
+    def tell(self, message: ControlRequest) -> None:
+        """Send a message to the worker, soon and in order; to a dying one, not at all."""
+        if not self.dying:
+            self._outbox.send_nowait(message)
+
+    async def _write_control(self) -> None:
+        try:
+            async for message in self._to_send:
+                await self._control.send(message)
+        except ChannelBroken:
+            self._close_control()
+
+    async def _read_control(self) -> None:
+        try:
+            while messages := await self._control.receive():
+                for message in messages:
+                    self._hear(message)
+            self._close_control()
+        except (TruncatedFrame, ChannelBroken):
+            self._close_control()
+        except ProtocolBroken as fault:
+            self.end(causes.BROKE_PROTOCOL.format(fault))
+
+    def _close_control(self) -> None:
+        self.limit("control", EOF_GRACE, causes.CLOSED_CONTROL)
+
+    def _hear(self, message: ControlResponse) -> None:
+        """Act on one control message.
+
+        Raises:
+          ProtocolBroken: if it has no place here.
+        """
+        match message:
+            case Idle():
+                if (flight := self._named(message)) is not None:
+                    flight.settle(SlotIdle(message.slot, message.id, message.run))
+            case Cancelled():
+                if (flight := self._named(message)) is not None:
+                    if flight.outcome is not None:
+                        raise ProtocolBroken(f"Cancelled after the end of run {message.run}")
+                    flight.end(CUT)
+            case Log() | WorkerLog() | DroppedLogs():
+                self._on_event(message)
+            case HealthcheckResult():
+                self.checks.answer(message)
+            case Described():
+                self._hear_described(message)
+            case Ready():
+                if not hasattr(self, "described") or self._ready is not None:
+                    raise ProtocolBroken("Ready out of turn")
+                self._ready = message
+                self._check_ready()
+            case Failed():
+                self._hear_failed(message)
+            case Fatal():
+                self.end(causes.FAILED.format(message.reason), EOF_GRACE)
+            case ShuttingDown():
+                if not self.asked:
+                    self.end(causes.LEFT, EOF_GRACE)
+            case _:
+                assert_never(message)
+
+    def _named(self, message: Idle | Cancelled | Failed) -> Flight | None:
+        """The open run that a message names; None on a slot that is given up already."""
+        slot = message.slot
+        if slot is None or not 0 <= slot < len(self.slots):
+            raise ProtocolBroken(f"{type(message).__name__} names no slot")
+        if self.pool.is_poisoned(slot):
+            return None
+        flight = self.flights.get(slot)
+        if flight is None:
+            raise ProtocolBroken(f"{type(message).__name__} for slot {slot}, where no run is open")
+        flight.check_name(message)
+        return flight
+
+    def _hear_described(self, message: Described) -> None:
+        if hasattr(self, "described") or not 1 <= message.concurrency <= MAX_SLOTS:
+            raise ProtocolBroken("Described twice, or without slots")
+        self.described = message
+        self._on_event(message)
+        if self._init.describe:
+            self.asked = True  # it ends by itself now
+            self._start()
+        elif message.concurrency > 1:
+            self.nursery.start_soon(self._open_more_slots, message.concurrency - 1)
+
+    def _hear_failed(self, message: Failed) -> None:
+        if not self._usable:
+            self.end(message.error, EOF_GRACE)
+        elif (flight := self._named(message)) is not None:
+            self.break_slot(flight.slot, message.error)
+
+    # The slots.
+
+    async def _open_more_slots(self, count: int) -> None:
+        try:
+            streams = await self._link.more_slots(count)
+        except (OSError, trio.BrokenResourceError) as error:
+            self.end(causes.NO_SOCKETS.format(error), EOF_GRACE)
+            return
+        for stream in streams:
+            self._open_slot(stream)
+
+    def _open_slot(self, stream: trio.abc.Stream) -> None:
+        slot = SlotId(len(self.slots))
+        self._streams.append(stream)
+        self.slots.append(Channel(stream, slot_responses))
+        self.nursery.start_soon(self._read_slot, slot)
+
+    async def _read_slot(self, slot: SlotId) -> None:
+        channel = self.slots[slot]
+        try:
+            while frames := await channel.receive():
+                self._take(slot, frames)
+        except (TruncatedFrame, ChannelBroken):
+            pass  # ended as by EOF
+        except ProtocolBroken as fault:
+            self.break_slot(slot, causes.BROKE_PROTOCOL.format(fault))
+            return
+        await self.close_slot(slot)
+
+    def _take(self, slot: SlotId, frames: list[SlotResponse]) -> None:
+        """Apply what one read brought, in one go."""
+        flight = self.flights.get(slot)
+        for frame in frames:
+            if flight is not None:
+                flight.take(frame)
+            elif type(frame) is ProtocolVersion and slot not in self._greeted:
+                self._greet(slot, frame)
+            else:
+                raise ProtocolBroken(f"{type(frame).__name__} on slot {slot}, where no run is open")
+
+    def _greet(self, slot: SlotId, frame: ProtocolVersion) -> None:
+        if frame.version != PROTOCOL_VERSION:
+            self.end(causes.OTHER_VERSION.format(frame.version, PROTOCOL_VERSION))
+        self._greeted.add(slot)
+        self._check_ready()
+
+    def _check_ready(self) -> None:
+        if self._ready is None or len(self._greeted) < self.described.concurrency or self.cause is not None:
+            return  # not all of it has come, or what comes is too late
+        if self._ready.slots != tuple(range(self.described.concurrency)):
+            raise ProtocolBroken(f"Ready names the slots {self._ready.slots}")
+        self.pool = PermitPool(self._ready.slots)
+        self._start()
+        self._on_event(self._ready)
+
+    def _start(self) -> None:
+        """It is usable, unless it is dying already, or the one who waits for it was cancelled."""
+        if self.dying or trio.current_effective_deadline() == -math.inf:
+            return
+        self.lift("setup")
+        self._usable = True
+        self._task_status.started(True)
+        self.pumps.shield = True
+
+    async def close_slot(self, slot: SlotId) -> None:
+        """A slot's socket has ended; lose it, unless the worker's death comes first and tells why."""
+        await trio.sleep(EOF_GRACE)
+        self.break_slot(slot, causes.CLOSED_SLOT.format(slot))
+
+    def break_slot(self, slot: SlotId, reason: str) -> None:
+        """Lose a slot: its run fails, the others go on; with the last slot the worker ends. Repeatable."""
+        if not self._usable:
+            self.end(reason)
+            return
+        if self.pool.is_poisoned(slot):
+            return
+        log.error("slot %d is lost: %s", slot, reason)
+        self.pool.poison(slot, reason)
+        if self.pool.capacity == 0:
+            self.end(causes.UNUSABLE.format(reason))
+        if (flight := self.flights.pop(slot, None)) is not None:
+            if flight.outcome is None:
+                self.tell(Cancel(slot, flight.prediction.id, flight.run))  # nobody wants the rest of it
+                flight.end(lost(reason))
+            flight.settle(flight.proof)

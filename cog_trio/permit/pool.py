@@ -102,7 +102,7 @@ class PermitInUse:
         self._left = True
         if self.dispatched and self._proof is None:
             self._pool.poison(self.slot, NO_PROOF)
-        self._pool._give_back(self.slot)  # noqa: SLF001 (one module)
+        self._pool._give_back(self.slot)
 
 
 @final

@@ -38,7 +38,7 @@ class FileTaker(Protocol):
     """Takes the files of one run."""
 
     def announce(self, file: FileOutput) -> None:
-        """A file has come: keep its place in the output (its index is the prediction's ``next_index``), start to read."""
+        """A file has come, at the prediction's ``next_index``: keep its place in the output, start to read."""
 
     async def settled(self) -> None:
         """Wait until all announced files are read or given up; a bad file raises nothing here."""

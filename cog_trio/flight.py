@@ -1,0 +1,150 @@
+"""One run in the air: from the writing of its Predict until its terminal frame and its Idle have both come.
+
+The slot's reader applies each frame of the run to its prediction, synchronously and in order, and records how it
+ended; the run's own task waits. That wait can't be cut: a cancelled scope only makes it ask the worker to stop, for
+``canceled`` may be said only when the work has stopped (D28). What ends the wait is the worker's terminal frame, the
+loss of the slot, or the end of the worker (D47).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import trio
+
+from cog_trio.bridge.codec import ProtocolBroken
+from cog_trio.bridge.protocol import (
+    Cancelled,
+    Done,
+    Failed,
+    FileOutput,
+    Idle,
+    LogLine,
+    Metric,
+    OutputChunk,
+    ProtocolVersion,
+    RunCancelled,
+    RunFailed,
+    SlotId,
+    SlotResponse,
+    Terminal,
+)
+from cog_trio.permit.pool import SlotIdle
+from cog_trio.permit.slot import FileTaker
+from cog_trio.prediction import Fact, Outcome, Prediction
+
+if sys.version_info >= (3, 11):
+    from typing import assert_never
+else:
+    from typing_extensions import assert_never
+
+NamesRun: TypeAlias = Idle | Cancelled | Failed | Terminal
+CUT: Final = Outcome(Fact.CUT)
+
+
+def lost(cause: str) -> Outcome:
+    """The outcome of a run that ended by a cause of our own."""
+    return Outcome(Fact.RAISED, cause, ours=True)
+
+
+class Flight:
+    """One run; made by the orchestrator only."""
+
+    __slots__ = ("_files", "_settled", "_waiter", "announced", "outcome", "prediction", "proof", "run", "slot")
+
+    def __init__(self, slot: SlotId, run: int, prediction: Prediction, files: FileTaker) -> None:
+        self.slot = slot
+        self.run = run
+        self.prediction = prediction
+        self.announced = False  # it has put out a file: the worker waits for FilesTaken
+        self.outcome: Outcome | None = None
+        self.proof: SlotIdle | None = None
+        self._files = files
+        self._waiter: trio.lowlevel.Task | None = None
+        self._settled: trio.Event | None = None
+
+    def check_name(self, message: NamesRun) -> None:
+        """See that a message names this run.
+
+        Raises:
+          ProtocolBroken: if it does not (W18).
+        """
+        if (message.run, message.id, message.slot) != (self.run, self.prediction.id, self.slot):
+            raise ProtocolBroken(
+                f"{type(message).__name__} names run {message.run} of slot {message.slot}, "
+                f"but run {self.run} of slot {self.slot} is open"
+            )
+
+    def take(self, frame: SlotResponse) -> None:
+        """Apply one frame of the slot socket.
+
+        Raises:
+          ProtocolBroken: if the frame has no place here.
+        """
+        if self.outcome is not None:
+            raise ProtocolBroken(f"{type(frame).__name__} after the end of its run")
+        match frame:
+            case OutputChunk():
+                self._check_index(frame)
+                self.prediction.add_output(frame.output)
+            case LogLine():
+                self.prediction.append_log(frame.data)
+            case Done():
+                self.check_name(frame)
+                self.end(Outcome(Fact.RETURNED, is_stream=frame.is_stream))
+            case RunFailed():
+                self.check_name(frame)
+                self.end(Outcome(Fact.RAISED, frame.error))
+            case RunCancelled():
+                self.check_name(frame)
+                self.end(CUT)
+            case Metric():
+                self.prediction.record_metric(frame.name, frame.value, frame.mode)
+            case FileOutput():
+                self._check_index(frame)
+                self.announced = True
+                self._files.announce(frame)
+            case ProtocolVersion():
+                raise ProtocolBroken("ProtocolVersion in the middle of a run")
+            case _:
+                assert_never(frame)
+
+    def _check_index(self, frame: OutputChunk | FileOutput) -> None:
+        if frame.index != self.prediction.next_index:
+            raise ProtocolBroken(f"output {frame.index} came where output {self.prediction.next_index} is due")
+
+    def end(self, outcome: Outcome) -> None:
+        """Record how it ended and wake its task; the first end stands."""
+        if self.outcome is None:
+            self.outcome = outcome
+            if self._waiter is not None:
+                trio.lowlevel.reschedule(self._waiter)
+                self._waiter = None
+
+    def settle(self, proof: SlotIdle | None) -> None:
+        """The slot is idle (with the proof) or lost (without)."""
+        self.proof = proof
+        if self._settled is not None:
+            self._settled.set()
+
+    async def wait_ended(self, ask_to_stop: Callable[[], None]) -> None:
+        """Wait for the outcome.
+
+        Cancellation: calls ``ask_to_stop`` and waits on; it is delivered at the task's next checkpoint.
+        """
+        if self.outcome is not None:
+            return
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            ask_to_stop()
+            return trio.lowlevel.Abort.FAILED
+
+        self._waiter = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def wait_settled(self) -> None:
+        """Wait until the slot is idle or lost; only called while it is neither."""
+        self._settled = trio.Event()
+        await self._settled.wait()
