@@ -25,6 +25,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -70,6 +71,12 @@ class Workspace:
         """
         await _remove_tree(folder)
 
+    async def sweep_predecessors(self) -> None:
+        """Remove what services that have died left behind, in a thread."""
+        parent = os.path.dirname(self.base)
+        for path in await trio.to_thread.run_sync(lambda: sweep(parent, now=time.time())):
+            log.info("removed %s, left by a service that has died", path)
+
 
 @asynccontextmanager
 async def open_workspace(parent: str | None = None) -> AsyncIterator[Workspace]:
@@ -101,13 +108,13 @@ async def _remove_tree(folder: str) -> None:
         log.warning("removing %s takes more than %.0f s; going on without waiting for it", folder, REMOVE_GRACE)
 
 
-def sweep(parent: str | None = None, *, now: float) -> list[str]:
+def sweep(parent: str, *, now: float) -> list[str]:
     """Remove the bases of services that have died (blocking: call it in a thread); gives what it removed.
 
     ``now`` is the wall clock, in seconds. Only folders of our own user that nobody holds the lock of are touched.
     """
     removed: list[str] = []
-    with os.scandir(parent or tempfile.gettempdir()) as entries:
+    with os.scandir(parent) as entries:
         names = [entry.path for entry in entries if entry.name.startswith(PREFIX)]
     for path in names:
         try:

@@ -25,7 +25,7 @@ import msgspec
 import trio
 
 from cog_trio.bridge.protocol import Init, Json
-from cog_trio.files import OutputFiles, Workspace, keep_ready_file, needs_spill, open_workspace, spill, sweep
+from cog_trio.files import OutputFiles, Workspace, keep_ready_file, needs_spill, open_workspace, spill
 from cog_trio.health import HealthSnapshot
 from cog_trio.orchestrator import Orchestrator
 from cog_trio.permit.slot import Job, PredictionSlot
@@ -79,7 +79,7 @@ class PredictionService:
         self, model: str | None, train: str | None, worker: WorkerProcess | Link | None, cwd: str | None
     ) -> None:
         start = self._nursery.start_soon
-        start(self._sweep)
+        start(self._workspace.sweep_predecessors)
         if model is None and train is None and worker is None:
             self._worker.settled.set()
             self._worker.ended.set()
@@ -348,10 +348,6 @@ class PredictionService:
     async def _wait_idle(self) -> None:
         while self._running:
             await next(iter(self._running.values())).wait_finished()
-
-    async def _sweep(self) -> None:
-        for path in await trio.to_thread.run_sync(lambda: sweep(now=time.time())):
-            log.info("removed %s, left by a service that has died", path)
 
 
 @asynccontextmanager
