@@ -2,7 +2,7 @@
 
 In come create, cancel, watch, shutdown: synchronous calls without a checkpoint, so there is nothing to lock, and
 registering a prediction and taking its permit are one step. Out come predictions to wait for and snapshots to
-show. Its nursery holds one task for the worker (supervisor.py), one a prediction, and a few short ones; none
+show. Its nursery holds one task for the worker (backend.py), one a prediction, and a few short ones; none
 outlives the block of ``open_service``, which yields at once: setup goes on beside, and health says STARTING.
 
 A prediction runs here, a request only watches it (D4). Its task sits in the prediction's own cancel scope. At its
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
+from cog_trio.backend import Backend
 from cog_trio.bridge.protocol import Init, Json
 from cog_trio.files import OutputFiles, Workspace, keep_ready_file, needs_spill, open_workspace, spill
 from cog_trio.health import HealthSnapshot
@@ -33,7 +34,7 @@ from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEv
 from cog_trio.refusals import AlreadyRunning, AtCapacity, NotReady, Rejected, not_ready
 from cog_trio.retained import Retained
 from cog_trio.settings import Settings
-from cog_trio.supervisor import Supervisor
+
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -67,7 +68,7 @@ class PredictionService:
         self._workspace = workspace
         self._nursery = nursery
         self._now = now
-        self._worker = Supervisor(settings, nursery, now)
+        self._worker = Backend(settings, nursery, now)
         self._running: dict[str, Prediction] = {}
         self._retained = Retained(count=settings.retain, age=settings.retain_age, size=settings.retain_bytes)
         self._last_id = 0

@@ -1,0 +1,173 @@
+"""The worker's side of the service: one worker from its spawn to its end, and what the service knows through it.
+
+One task holds the orchestrator (``run``). What the worker says outside of runs arrives by ``on_event``, in order
+and synchronously: logs of setup, the description of the model, its own messages, its loss. From it come health,
+the document and the validator (compiled in a thread, beside setup). READY, the setup result and admission are
+published in one step, when all of that is there (W29).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from cog_trio.bridge.protocol import Described, DroppedLogs, HealthcheckStatus, Init, Json, Log, LogLevel, WorkerLog
+from cog_trio.health import Health, State
+from cog_trio.input_schema import UnusableSchema
+from cog_trio.input_validation import Validator
+from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
+from cog_trio.settings import Settings
+from cog_trio.spawn import WorkerProcess, spawn
+
+if TYPE_CHECKING:
+    from cog_trio.orchestrator import Event
+    from cog_trio.process import Link
+
+log = logging.getLogger("cog_trio.service")
+user_log = logging.getLogger("cog_trio.user")
+worker_log = logging.getLogger("cog_trio.worker")
+
+LEVELS: Final = {
+    LogLevel.DEBUG: logging.DEBUG,
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARNING: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+}
+
+
+class Backend:
+    """One worker of a service; its tasks live in the service's nursery."""
+
+    def __init__(self, settings: Settings, nursery: trio.Nursery, now: Callable[[], datetime]) -> None:
+        self.health = Health(now, settings.log_limit)
+        self.orchestrator: Orchestrator | None = None  # while READY
+        self.schema: bytes | None = None  # the OpenAPI document, from Described on
+        self.streaming = False
+        self.validator: Validator | None = None
+        self.output_is_array = False
+        self.settled = trio.Event()  # setup is over, one way or the other
+        self.unready = trio.Event()  # READY no more, or shutting down
+        self.ended = trio.Event()  # the worker has ended and was reaped
+        self._settings = settings
+        self._nursery = nursery
+        self._compiled = trio.Event()
+        self._life = trio.CancelScope()
+        self._stopping = False
+
+    async def run(self, worker: WorkerProcess | Link | None, init: Init, cwd: str | None) -> None:
+        """Own the worker from its start to its end; without one it is spawned, in ``cwd``.
+
+        Shielded until ``stop``, which the service's shutdown always comes to: an outer cancellation must not take
+        the worker away under predictions that are being cancelled (style.md habit 14).
+        """
+        self._life.shield = True
+        try:
+            with self._life:
+                await self._serve(spawn(cwd) if worker is None else worker, init)
+        except SetupFailed as error:
+            self._lose(str(error))
+        except OSError as error:
+            self._lose(f"Worker could not be started: {error}")
+        finally:
+            self.orchestrator = None
+            self.settled.set()
+            self.ended.set()
+
+    async def _serve(self, worker: WorkerProcess | Link, init: Init) -> None:
+        async with open_orchestrator(worker, init, self._settings, on_event=self._on_event) as orchestrator:
+            await self._compiled.wait()
+            if self.health.state is State.STARTING:  # it may have died while we compiled
+                self.orchestrator = orchestrator
+                self.health.set_up()
+                self.settled.set()
+                log.info("Server ready")
+            await orchestrator.wait_ended()
+
+    def stop(self) -> None:
+        """End the worker: asked first, killed after the orchestrator's grace. Repeatable."""
+        self._stopping = True
+        self._life.cancel()
+
+    def kill(self) -> None:
+        """End the worker at once."""
+        self.stop()
+        if self.orchestrator is not None:
+            self.orchestrator.kill()
+
+    def _lose(self, cause: str) -> None:
+        """The worker is of no use any more."""
+        self.orchestrator = None
+        self.unready.set()
+        self.settled.set()
+        if self._stopping:
+            log.info("the worker has ended: %s", cause)
+        elif self.health.state is State.STARTING:
+            self.health.setup_broke(cause)
+            log.error("setup failed: %s", cause)
+        elif self.health.state is State.READY:
+            self.health.lost(cause)
+            log.error("the worker is lost: %s", cause)
+
+    # What it says.
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Log):
+            self._on_log(event)
+        elif isinstance(event, WorkerLog):
+            if self.health.state is State.STARTING:
+                self.health.log.runtime(event.target, event.message)
+            worker_log.log(LEVELS[event.level], "%s", event.message, extra={"worker_target": event.target})
+        elif isinstance(event, DroppedLogs):
+            log.warning("the worker dropped %d log lines within %d ms", event.count, event.interval_millis)
+        elif isinstance(event, Described):
+            self.streaming = event.streaming
+            self.schema = bytes(event.schema)
+            self.health.versions.update(event.versions)
+            self._nursery.start_soon(self._compile, event)
+        elif isinstance(event, Lost):
+            self._lose(event.cause)
+
+    def _on_log(self, event: Log) -> None:
+        if self.health.state is State.STARTING:
+            self.health.log.user(event.source.value, event.data)
+        extra = {} if event.id is None else {"id": event.id}
+        for line in event.data.removesuffix("\n").split("\n"):
+            user_log.info("%s", line, extra=extra)
+
+    async def _compile(self, described: Described) -> None:
+        def compile() -> tuple[Validator | None, bool]:
+            document = msgspec.json.decode(described.schema)
+            try:
+                validator = None if described.inputs is None else Validator(document, described.inputs)
+            except UnusableSchema as error:
+                log.warning("inputs are not checked: the model's schema can't be compiled: %s", error)
+                validator = None
+            return validator, _output_is_array(document)
+
+        self.validator, self.output_is_array = await trio.to_thread.run_sync(compile)
+        self._compiled.set()
+
+    async def check(self) -> str | None:
+        """Why the user's health check did not pass; ``None`` if it did, or if there is none to ask (W28).
+
+        All who ask meanwhile share one check. Cancellation: it goes on for the others.
+        """
+        if self.orchestrator is None or not self.orchestrator.described.has_healthcheck:
+            return None
+        try:
+            result = await self.orchestrator.healthcheck()
+        except WorkerLost:
+            return None  # health says DEFUNCT now
+        return None if result.status is HealthcheckStatus.HEALTHY else result.error or "healthcheck failed"
+
+
+def _output_is_array(document: Json) -> bool:
+    try:
+        return bool(document["components"]["schemas"]["Output"]["type"] == "array")
+    except (KeyError, TypeError):
+        return False
