@@ -132,8 +132,8 @@ class Lines:
                     pieces += self._extend(window)
             else:
                 place += end_of_line.end()
-                pieces += self._extend(window[: end_of_line.start()])
-                pieces.append(self._held + end_of_line.group())
+                line = "".join(self._extend(window[: end_of_line.start()]))
+                pieces.append(line + self._held + end_of_line.group())
                 self._new_line()
         return pieces
 

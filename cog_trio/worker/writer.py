@@ -103,13 +103,14 @@ class Writer:
         """Block until nothing is pending, for use when the I/O thread has ended; whether all went out in time."""
         deadline = time.monotonic() + seconds
         poll = _poll_for(self.fd, None)
-        while self._pending and self.broken is None:
+        while True:
+            self._send_pending()
+            if not self._pending:
+                return self.broken is None
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             poll.poll(left * 1000)
-            self._send_pending()
-        return self.broken is None
 
     def when_room(self, callback: Callable[[], None]) -> bool:
         """Have ``callback`` called once, from whichever thread makes room, when no longer full or broken.
