@@ -31,13 +31,14 @@ from cog_trio.bridge.protocol import (
 )
 from cog_trio.bridge.transport import ChannelBroken
 from cog_trio.checks import WorkerLost
+from cog_trio.control import Event, Lost
 from cog_trio.flight import CUT, Flight, lost
 from cog_trio.permit.pool import PermitPool, SlotIdle
 from cog_trio.permit.slot import FileTaker, Job, PredictionSlot
 from cog_trio.prediction import Outcome
 from cog_trio.process import Link, adopt
 from cog_trio.spawn import WorkerProcess
-from cog_trio.supervisor import Event, Lost, Supervisor
+from cog_trio.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from cog_trio.settings import Settings

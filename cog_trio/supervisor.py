@@ -290,6 +290,8 @@ class Supervisor:
     def _hear_failed(self, message: Failed) -> None:
         if not self._usable:
             self.end(message.error, EOF_GRACE)
+        elif message.slot is not None and message.id is None and 0 <= message.slot < len(self.slots):
+            self.break_slot(message.slot, message.error)  # while it is idle
         elif (flight := self._named(message)) is not None:
             self.break_slot(flight.slot, message.error)
 
