@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from cog_trio.bridge.protocol import Json
+from cog_trio.sdk._parameters import MISSING, Parameter
 from cog_trio.sdk._urls import url_scheme
-from cog_trio.sdk.schema import MISSING, Parameter
 from cog_trio.sdk.types import Path, Secret, URLFile
 
 MAX_SHOWN_URL: Final = 200  # characters
