@@ -1,0 +1,87 @@
+"""Options out of the table, flags that may stand alone, and errors in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import pytest
+
+from cog_trio import settings
+from cog_trio.cli import commands, options
+from cog_trio.server.http import entry
+
+
+def _command(seen: dict[str, Any]) -> click.Command:
+    @click.command(cls=options.BareFlags)
+    @click.argument("model", default=".")
+    @options.options()
+    def command(model: str, **values: Any) -> int:
+        seen["model"] = model
+        seen.update(options.given(values))
+        return 0
+
+    return command
+
+
+def _given(*arguments: str) -> Mapping[str, Any]:
+    seen: dict[str, Any] = {}
+    _command(seen).main(list(arguments), standalone_mode=False)
+    return seen
+
+
+@pytest.mark.parametrize("option", settings.OPTIONS, ids=lambda option: option.field)
+def test_each_row_is_an_option_of_serve_and_says_its_variable(option: settings.Option) -> None:
+    serve = commands.commands["serve"]
+    (parameter,) = [parameter for parameter in serve.params if parameter.name == option.field]
+    assert isinstance(parameter, click.Option)
+    assert set(parameter.opts) == {option.flag, *option.aliases}
+    assert parameter.help == f"{option.meaning} [{option.variable}]"
+
+
+def test_container_entry_has_only_the_flags_of_cog() -> None:
+    assert {parameter.name for parameter in entry.params} == {
+        "host",
+        "await_explicit_shutdown",
+        "x_mode",
+        "threads",
+        "version",
+    }
+
+
+def test_nothing_given_is_nothing() -> None:
+    assert _given() == {"model": "."}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["--await-explicit-shutdown"], "true"),
+        (["--await-explicit-shutdown", "m.py"], "true"),
+        (["--await-explicit-shutdown", "False", "m.py"], "False"),
+        (["--await-explicit-shutdown=off"], "off"),
+        (["--await-explicit-shutdown", "--port", "1"], "true"),
+    ],
+)
+def test_W16_bare_flag_takes_a_truth_value_or_stands_alone(arguments: list[str], value: str) -> None:
+    seen = _given(*arguments)
+    assert seen["await_explicit_shutdown"] == value
+    assert seen["model"] == ("m.py" if "m.py" in arguments else ".")
+
+
+def test_aliases_switches_and_repeated_flags() -> None:
+    seen = _given(
+        "--timeout-graceful-shutdown", "5", "--no-access-log", "--cors-origin", "http://a", "--cors-origin", "http://b"
+    )
+    assert seen["drain_grace"] == "5"
+    assert seen["access_log"] == "true"
+    assert seen["cors_origins"] == ("http://a", "http://b")
+
+
+def test_wrong_flag_is_one_line_and_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["x", "serve", "--nonsense"])
+    assert options.run(commands, "cog-trio") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("cog-trio: ")
+    assert said.count("\n") == 1

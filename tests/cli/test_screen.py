@@ -1,0 +1,55 @@
+"""The first screen: inputs in their order, and a curl line whose body the model accepts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from cog_trio.cli.screen import render
+
+DOCUMENT: dict[str, Any] = {
+    "components": {
+        "schemas": {
+            "colour": {"type": "string", "enum": ["red", "green"]},
+            "Input": {
+                "type": "object",
+                "required": ["image", "count", "colour", "it's"],
+                "properties": {
+                    "radius": {"type": "number", "default": 4.0, "x-order": 1, "description": "How\nmuch"},
+                    "image": {"type": "string", "format": "uri", "x-order": 0},
+                    "count": {"type": "integer", "minimum": 3, "x-order": 2},
+                    "colour": {"allOf": [{"$ref": "#/components/schemas/colour"}], "x-order": 3},
+                    "it's": {"type": "string", "x-order": 4},
+                },
+            },
+        }
+    }
+}
+
+
+def test_inputs_stand_in_order_with_kind_and_default() -> None:
+    lines = render("http://127.0.0.1:1", "m.py", DOCUMENT).splitlines()
+    start = lines.index("  Inputs") + 1
+    assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
+        "image file, required",
+        "radius number, default 4.0: How much",
+        "count integer, required",
+        'colour "red" | "green", required',
+        "it's string, required",
+    ]
+
+
+def test_curl_line_survives_the_shell_and_names_what_is_required() -> None:
+    text = render("http://127.0.0.1:1", "m.py", DOCUMENT)
+    words = shlex.split(next(line for line in text.splitlines() if "curl" in line))
+    assert words[:3] == ["curl", "-s", "http://127.0.0.1:1/predictions"]
+    body = json.loads(words[-1])["input"]
+    assert body["image"].startswith("data:image/png;base64,")
+    assert body | {"image": ""} == {"image": "", "count": 3, "colour": "red", "it's": "hello"}
+
+
+def test_model_without_inputs() -> None:
+    text = render("http://127.0.0.1:1", "m.py", {})
+    assert "Inputs" not in text
+    assert """-d '{"input": {}}'""" in text
