@@ -35,7 +35,6 @@ from cog_trio.refusals import AlreadyRunning, AtCapacity, NotReady, Rejected, no
 from cog_trio.retained import Retained
 from cog_trio.settings import Settings
 
-
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
