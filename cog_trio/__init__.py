@@ -22,8 +22,7 @@ if TYPE_CHECKING:
         open_service,
     )
     from cog_trio.settings import Settings
-    from cog_trio.transport.http.server import CannotListen
-    from cog_trio.transport.http.server import serve as serve_http
+    from cog_trio.transport.http.server import CannotListen, serve_http
 
 __version__ = "0.1.0"
 
@@ -41,7 +40,6 @@ _HOMES = {
     "open_service": "cog_trio.service",
     "serve_http": "cog_trio.transport.http.server",
 }
-_NAMES = {"serve_http": "serve"}  # where the public name is not the one at home
 
 __all__ = [
     "AlreadyRunning",
@@ -65,7 +63,7 @@ def __getattr__(name: str) -> Any:
         home = _HOMES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = globals()[name] = getattr(import_module(home), _NAMES.get(name, name))
+    value = globals()[name] = getattr(import_module(home), name)
     return value
 
 
