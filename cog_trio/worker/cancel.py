@@ -88,7 +88,6 @@ class Gate:
     """
 
     __slots__ = (
-        "_exception",
         "_main",
         "_runtime",
         "_user",
@@ -97,6 +96,7 @@ class Gate:
         "current",
         "delivered",
         "depth",
+        "exception",
         "inside",
         "on_lost",
         "pending",
@@ -106,7 +106,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._main = 0
-        self._exception: type[BaseException] = KeyboardInterrupt
+        self.exception: type[BaseException] = KeyboardInterrupt
         self._runtime = _Runtime(self)
         self._user = _UserCode(self)
         self._wake: tuple[int, int] | None = None
@@ -126,19 +126,19 @@ class Gate:
         return self.inside and not self.depth and self.delivered != self.current
 
     @property
-    def wake_fd(self) -> int:
+    def wake_fd(self) -> int | None:
         """Readable while the current run has a request that was not delivered: ends a wait for room.
 
-        -1 where such a wait must go on: off the main thread, and in the clean-up after the delivery.
+        None where such a wait must go on: off the main thread, and in the clean-up after the delivery.
         """
         if self._wake is None or self._main != threading.get_ident():
-            return -1
-        return -1 if self.delivered == self.current else self._wake[0]
+            return None
+        return None if self.delivered == self.current and self.aim is None else self._wake[0]
 
     def install(self, exception: type[BaseException], signum: int | None = None) -> None:
         """Take the signal and ``sys.unraisablehook``: once, on the main thread, before user code is imported."""
         self.signal = choose_signal() if signum is None else signum
-        self._exception = exception
+        self.exception = exception
         self._wake = os.pipe()
         for fd in self._wake:
             os.set_blocking(fd, False)
@@ -195,7 +195,7 @@ class Gate:
         if self.requested != run or self.delivered == run:
             return False
         self.delivered = run
-        self._settled()
+        self.settle()
         return True
 
     def deliver(self) -> None:
@@ -208,10 +208,11 @@ class Gate:
                 raise error
         elif self.inside and self.requested == self.current != self.delivered:
             self.delivered = self.current
-            self._settled()
-            raise self._exception
+            self.settle()
+            raise self.exception
 
-    def _settled(self) -> None:
+    def settle(self) -> None:
+        """Nothing is due any more."""
         self.pending = False
         self._drain()
 
@@ -239,10 +240,15 @@ class Gate:
         self.requested = run
         self.pending = True
         if self.current == run:
-            if self._wake is not None:
-                with contextlib.suppress(BlockingIOError):  # full: readable, which is all that is asked
-                    os.write(self._wake[1], b"\0")
-            self.kick()
+            self.poke()
+
+    def poke(self) -> None:
+        """Have the main thread look at what is due, also while it waits for room."""
+        self.pending = True
+        if self._wake is not None:
+            with contextlib.suppress(BlockingIOError):  # full: readable, which is all that is asked
+                os.write(self._wake[1], b"\0")
+        self.kick()
 
     def kick(self) -> None:
         """Send the signal to the main thread."""
@@ -259,14 +265,14 @@ class Gate:
             return False
         self.delivered = run
         self.pending = False
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._main), ctypes.py_object(self._exception))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._main), ctypes.py_object(self.exception))
         return True
 
     # From the unraisable hook, on the main thread
 
     def lost(self, kind: type[BaseException]) -> bool:
         """Whether this was our delivery to the current run, which is then due again."""
-        if kind is not self._exception or not self.current or self.delivered != self.current:
+        if kind is not self.exception or not self.current or self.delivered != self.current:
             return False
         if threading.get_ident() != self._main:
             return False

@@ -1,0 +1,276 @@
+"""Runs of an async model: tasks of one asyncio loop in the main thread, as many at once as there are slots.
+
+A run is one task. A cancel is one ``task.cancel()``; the run has ended when its task has, whatever became of the
+CancelledError (W29). Code that blocks the loop is interrupted by the gate's signal: when the loop has not come to
+the cancel within ``BLOCKED_AFTER`` the handler raises CancelledError, if the task that runs right then is the one
+that is meant and its user frames are on the stack.
+
+``SystemExit`` and ``KeyboardInterrupt`` of a run are its failure, caught before asyncio sees them; those of a stray
+task end ``run_forever``, which is entered again: all other tasks live on (W34).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import trio
+
+from cog_trio.bridge.protocol import LogLevel, WorkerLog
+from cog_trio.worker.cancel import Gate
+from cog_trio.worker.faults import one_line
+from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
+from cog_trio.worker.runner import Model
+from cog_trio.worker.slots import Job, Office, Stage
+from cog_trio.worker.values import is_file
+
+BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
+SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
+LEAVE: Final = 1.0  # seconds for tasks that are left at the end
+T = TypeVar("T")
+
+
+class _Task:
+    """One run as a task."""
+
+    def __init__(self, job: Job) -> None:
+        self.job: Final = job
+        self.task: asyncio.Task[None] | None = None
+        self.inside = False  # user frames of it may be on the stack
+        self.delivered = False  # it has got its one CancelledError
+
+
+class AsyncExecutor:
+    """The main thread of a worker with an async model; it takes the loop over."""
+
+    def __init__(self, model: Model, gate: Gate, office: Office, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop: Final = loop
+        asyncio.set_event_loop(loop)
+        self._model = model
+        self._gate = gate
+        self._office = office
+        self._tasks: dict[int, _Task] = {}  # by run
+        self._aims: set[_Task] = set()  # whose cancel the loop does not come to
+        self._stopping = False
+        gate.aim = self._aim
+
+    # I/O thread
+
+    def submit(self, job: Job) -> None:
+        self.loop.call_soon_threadsafe(self._begin, job)
+
+    async def cancel(self, job: Job) -> None:
+        """Cancel the job's task; returns when the loop has come to it, or the job has ended."""
+        came = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+
+        def tell() -> None:
+            try:
+                self._cancel(job)
+            finally:
+                token.run_sync_soon(came.set)
+
+        self.loop.call_soon_threadsafe(tell)
+        while job.stage is not Stage.ENDED:
+            with trio.move_on_after(BLOCKED_AFTER) as blocked:
+                await came.wait()
+            if not blocked.cancelled_caught:
+                return
+            task = self._tasks.get(job.run)
+            if task is not None and not task.delivered:
+                self._aims.add(task)
+                self._gate.poke()
+
+    def stop(self) -> None:
+        """Have ``serve`` return once no run is left."""
+        self.loop.call_soon_threadsafe(self._stop)
+
+    # Main thread
+
+    def complete(self, awaitable: Awaitable[T]) -> T:
+        """Run one awaitable on the loop, before ``serve``."""
+
+        async def whole() -> T:
+            return await awaitable
+
+        return self.loop.run_until_complete(whole())
+
+    def serve(self) -> None:
+        while not (self._stopping and not self._tasks):
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as stray:
+                text = f"a task that belongs to no prediction raised {one_line(stray)}; the worker goes on"
+                self._office.send(WorkerLog("cog_trio.worker.aio", LogLevel.WARNING, text))
+        self._close()
+
+    def _close(self) -> None:
+        """What ``asyncio.run`` does at its end, bounded."""
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        try:
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left, timeout=LEAVE))
+            self.loop.run_until_complete(asyncio.wait_for(self.loop.shutdown_asyncgens(), LEAVE))
+        except (SystemExit, KeyboardInterrupt, asyncio.TimeoutError) as stray:
+            text = f"closing the event loop: {one_line(stray)}"
+            self._office.send(WorkerLog("cog_trio.worker.aio", LogLevel.WARNING, text))
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if not self._tasks:
+            self.loop.stop()
+
+    def _begin(self, job: Job) -> None:
+        if job.cancelled:
+            job.cut()
+            return
+        task = self._tasks[job.run] = _Task(job)
+        task.task = self.loop.create_task(self._run(task))
+
+    def _cancel(self, job: Job) -> None:
+        task = self._tasks.get(job.run)
+        if task is None:
+            return  # not begun (it will be cut) or ended
+        self._aims.discard(task)
+        if not self._aims:
+            self._gate.settle()
+        if not task.delivered and task.task is not None:
+            task.delivered = True
+            task.task.cancel()
+
+    def _aim(self) -> BaseException | None:
+        """What the gate may raise now; on the main thread, maybe in a signal handler."""
+        current = asyncio.current_task(self.loop)
+        for task in self._aims:
+            if task.task is current and task.inside and not task.delivered:
+                task.delivered = True
+                self._aims.discard(task)
+                self._gate.settle()
+                return asyncio.CancelledError()
+        self._gate.settle()  # another task blocks the loop; the I/O thread pokes again
+        return None
+
+    async def _run(self, task: _Task) -> None:
+        job = task.job
+        job.open()
+        fault: BaseException | None = None
+        outputs = Sender(job)
+        begin = time.perf_counter()
+        try:
+            await self._run_model(task, outputs)
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
+            fault = error
+        self._tasks.pop(job.run)
+        self._aims.discard(task)
+        job.end(outputs.explain(fault), seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
+        if self._stopping and not self._tasks:
+            self.loop.stop()
+
+    async def _await(self, task: _Task, step: Callable[[], Awaitable[Any]]) -> Any:
+        """Make one awaitable of user code and await it, open to the gate."""
+        awaitable = None
+        try:
+            task.inside = True
+            awaitable = step()
+            return await awaitable
+        finally:
+            task.inside = False
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()  # a cancel came before its first step
+
+    def _call(self, task: _Task, step: Callable[[], T]) -> T:
+        """Call user code that is not awaited, open to the gate."""
+        try:
+            task.inside = True
+            return step()
+        finally:
+            task.inside = False
+
+    async def _run_model(self, task: _Task, outputs: Sender) -> None:
+        job, model = task.job, self._model
+        args, kwargs = self._call(task, lambda: model.bind(job.values()))
+        result = self._call(task, lambda: model.call(*args, **kwargs))
+        if inspect.isawaitable(result):
+            awaitable = result
+            result = await self._await(task, lambda: awaitable)
+        if is_async_stream(result):
+            outputs.is_stream = True
+            await self._stream(task, result, outputs)
+        elif is_stream(result) or isinstance(result, (list, tuple)):
+            outputs.is_stream = True
+            await self._each(task, result, outputs)
+        elif result is not None:
+            await self._send(task, result, outputs, yielded=False)
+
+    async def _stream(self, task: _Task, items: Any, outputs: Sender) -> None:
+        """Send what an async iterator yields, then close it, whatever happens."""
+        last = time.monotonic()
+        try:
+            while True:
+                try:
+                    item = await self._await(task, items.__anext__)
+                except StopAsyncIteration:
+                    break
+                await self._send(task, item, outputs, yielded=True)
+                item = None
+                now = time.monotonic()
+                if now - last > SLICE:
+                    await asyncio.sleep(0)
+                    last = time.monotonic()
+        except BaseException as error:
+            try:
+                await self._unwind(task, items, error)
+            except BaseException as second:  # noqa: BLE001  its clean-up failed too: the first fault is the run's
+                outputs.note(second)
+            raise
+        if (close := getattr(items, "aclose", None)) is not None:
+            await self._await(task, close)
+
+    async def _unwind(self, task: _Task, items: Any, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError) and inspect.isasyncgen(items) and items.ag_frame is not None:
+            try:  # it came between two items
+                await self._await(task, lambda: items.athrow(asyncio.CancelledError()))
+            except (StopAsyncIteration, asyncio.CancelledError):
+                return
+        if (close := getattr(items, "aclose", None)) is not None:
+            await self._await(task, close)
+
+    async def _each(self, task: _Task, result: Any, outputs: Sender) -> None:
+        """A list, or a sync iterator that a coroutine returned: item by item, other tasks in between."""
+        yielded = not isinstance(result, (list, tuple))
+        items, end = iter(result), object()
+        try:
+            while (item := self._call(task, lambda: next(items, end))) is not end:
+                await self._send(task, item, outputs, yielded=yielded)
+                await asyncio.sleep(0)
+        finally:
+            if yielded and (close := getattr(items, "close", None)) is not None:
+                self._call(task, close)
+
+    async def _send(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> None:
+        """Send one item, once there is room; what touches the disk does so in a thread."""
+        if is_file(item):
+            wire = await self._await(task, lambda: asyncio.to_thread(outputs.encode, item, yielded=yielded))
+        else:
+            wire = self._call(task, lambda: outputs.encode(item, yielded=yielded))
+        frame = outputs.frame(wire)
+        writer = task.job.slot.writer
+        if writer.full:
+            room = self.loop.create_future()
+
+            def tell() -> None:
+                self.loop.call_soon_threadsafe(_set, room)
+
+            if writer.when_room(tell):
+                await room
+        writer.write(frame)
+
+
+def _set(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)

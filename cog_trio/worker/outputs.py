@@ -1,0 +1,80 @@
+"""What a run returned or yielded, on its way to the slot's socket; and what is said about how it failed.
+
+One value or many (spec/sdk-and-schema.md 5.3): lists, tuples and iterators go item by item, ``None`` alone is no item
+at all, everything else is one. ``encode`` may run code of the user's and belongs inside ``gate.user_code``; ``frame``
+does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from cog_trio.bridge.codec import encode_frame
+from cog_trio.bridge.protocol import MAX_INLINE, FileKind, FileOutput, FileOutputKind, LogSource, OutputChunk
+from cog_trio.worker.faults import one_line, trace
+from cog_trio.worker.inputs import InputError
+from cog_trio.worker.slots import Job
+from cog_trio.worker.values import NOT_FINITE, FileItem, Outputs
+
+_SPILL: Final = FileKind(FileOutputKind.OVERSIZED)
+_FILE: Final = FileKind(FileOutputKind.FILE)
+
+
+def is_stream(result: object) -> bool:
+    """Whether a result is made item by item: any iterator but open files, which are one value."""
+    return hasattr(type(result), "__next__") and not hasattr(result, "read")
+
+
+def is_async_stream(result: object) -> bool:
+    return hasattr(type(result), "__anext__")
+
+
+class Sender:
+    """The outputs of one run as frames, in the order of their index; files count too (W50)."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._values = Outputs(job.predict.output_dir)
+        self._index = 0  # of the next item
+        self.is_stream = False
+
+    def encode(self, value: Any, *, yielded: bool = False) -> bytes | FileItem:
+        """One item as it travels; see ``values.Outputs.item`` for what it raises."""
+        return self._values.item(value, self._index if self.is_stream else None, yielded=yielded)
+
+    def frame(self, wire: bytes | FileItem) -> bytearray:
+        """The frame of the next item; a value over ``MAX_INLINE`` goes into a file.
+
+        Raises:
+          OSError: if that can't be written.
+        """
+        index = self._index
+        self._index = index + 1
+        if isinstance(wire, FileItem):
+            message = FileOutput(wire.path, _FILE, index, wire.mime_type)
+        elif len(wire) <= MAX_INLINE:
+            return encode_frame(OutputChunk(msgspec.Raw(wire), index))
+        else:
+            message = FileOutput(self._values.spill(wire), _SPILL, index)
+        self._job.files = True
+        return encode_frame(message)
+
+    def explain(self, fault: BaseException | None) -> str | None:
+        """Put into the run's log what belongs there at its end; gives the text of the reply.
+
+        A cancel explains a fault: no traceback then.
+        """
+        if self._values.not_finite:
+            self._job.record.post(LogSource.STDERR, NOT_FINITE + "\n")
+        if fault is None:
+            return None
+        if isinstance(fault, InputError):
+            return str(fault)
+        self.note(fault)
+        return one_line(fault)
+
+    def note(self, fault: BaseException) -> None:
+        if not self._job.cancelled:
+            self._job.record.post(LogSource.STDERR, trace(fault))

@@ -1,0 +1,101 @@
+"""Makes the inputs of one run ready, in the I/O thread, before the main thread hears of it.
+
+Most runs need nothing but the decoding of a little JSON: ``decode`` does that at once. The rest (a spilled or large
+input, URLs that must become files) is a task, which a cancel of the run cuts. Spill files are deleted at once after
+reading; downloads live in the run's own folder until the run has ended and its output files are taken.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from cog_trio.bridge.protocol import Spilled
+from cog_trio.worker.download import fetch_all, remove
+from cog_trio.worker.faults import one_line
+from cog_trio.worker.inputs import InputError, sources
+from cog_trio.worker.slots import Job
+
+AT_ONCE: Final = 2**16  # bytes of JSON that are decoded without a thread
+DOWNLOADS: Final = "inputs"  # folder in the run's own
+_TIMEOUT: Final = float(os.environ.get("COG_TRIO_DOWNLOAD_TIMEOUT", "600"))  # seconds for all files of a run
+_LIMIT: Final = int(os.environ["COG_TRIO_DOWNLOAD_LIMIT"]) if "COG_TRIO_DOWNLOAD_LIMIT" in os.environ else None
+
+
+class Unready(Exception):
+    """The inputs can't be made; the run fails with this text."""
+
+
+def decode(job: Job) -> bool:
+    """Decode the input, if it is small and at hand. Whether the job is ready to run.
+
+    Raises:
+      Unready: if it is no JSON object.
+    """
+    raw = job.predict.input
+    if not isinstance(raw, msgspec.Raw) or len(memoryview(raw)) > AT_ONCE:
+        return False
+    job.input = _object(raw)
+    return not sources(job.parameters, job.input)
+
+
+async def prepare(job: Job) -> None:
+    """Do what ``decode`` could not.
+
+    Raises:
+      Unready: if the input can't be read, or one of its files can't be had.
+
+    Cancellation: no temporary file is left.
+    """
+    await trio.to_thread.run_sync(_load, job)
+    wanted = sources(job.parameters, job.input)
+    if not wanted:
+        return
+    folder = os.path.join(job.predict.output_dir, DOWNLOADS)
+    try:
+        job.local = await fetch_all(wanted, folder, timeout=_TIMEOUT, limit=_LIMIT)
+    except InputError as error:
+        raise Unready(str(error)) from error
+    except OSError as error:
+        raise Unready(f"Input validation error: {one_line(error)}") from error
+    job.cleanup = partial(remove, folder)
+
+
+def _load(job: Job) -> None:
+    predict = job.predict
+    if isinstance(predict.input, msgspec.Raw):
+        job.input = _object(predict.input)
+        return
+    assert isinstance(predict.input_file, str)
+    try:
+        with open(predict.input_file, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
+    finally:
+        if os.path.exists(predict.input_file):
+            os.unlink(predict.input_file)
+    try:
+        spilled = msgspec.json.decode(data, type=Spilled)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
+    job.context = spilled.context
+    job.input = _object(spilled.input)
+
+
+def _object(raw: msgspec.Raw) -> dict[str, Any]:
+    value = _decode(raw)
+    if not isinstance(value, dict):
+        raise Unready("Input validation error: the input must be a JSON object")
+    return value
+
+
+def _decode(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error

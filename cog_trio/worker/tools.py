@@ -1,0 +1,102 @@
+"""What the main thread makes, once the model is there, for the I/O thread and for the runs.
+
+It picks the executor by the model's kind, and it is where a run meets what is around it: its text (capture) and the
+scope that user code sees are opened on the main thread as its user code begins, and closed before its terminal frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import os
+import sys
+from collections.abc import Awaitable
+from typing import Any, Final, cast
+
+import msgspec
+
+from cog_trio.bridge.protocol import MAX_METRIC, HealthcheckResult, Kind, MetricMode
+from cog_trio.sdk.scope import Mode, Scope, enter, set_fallback
+from cog_trio.worker.aio import AsyncExecutor
+from cog_trio.worker.cancel import gate
+from cog_trio.worker.capture import Capture
+from cog_trio.worker.health import HealthCheck
+from cog_trio.worker.record import Record, current
+from cog_trio.worker.runner import Model
+from cog_trio.worker.slots import Job, Office
+from cog_trio.worker.sync import SyncExecutor
+
+FORKED: Final = 1  # exit status of a child that user code forked and let return from its run
+_MODES: Final = {"replace": MetricMode.REPLACE, "increment": MetricMode.INCREMENT, "append": MetricMode.APPEND}
+
+
+class Tools:
+    def __init__(self, model: Model, document: dict[str, Any], capture: Capture, office: Office) -> None:
+        self.model: Final = model
+        self.parameters: Final = model.parameters
+        self.schema: Final = msgspec.Raw(msgspec.json.encode(document))
+        loop = asyncio.new_event_loop() if model.kind is Kind.ASYNC else None
+        self.executor: Final = SyncExecutor(model, gate) if loop is None else AsyncExecutor(model, gate, office, loop)
+        self._capture = capture
+        self._health = HealthCheck(model.healthcheck, self._outside(), loop)
+        self._scopes: dict[int, Scope] = {}  # of the runs whose user code is running
+        if model.concurrency == 1:
+            set_fallback(self._only_scope)
+
+    def complete(self, awaitable: Awaitable[Any]) -> None:
+        """Run an async ``setup``, on the loop of async predictions if there is one."""
+        if isinstance(self.executor, AsyncExecutor):
+            self.executor.complete(awaitable)
+        else:
+            asyncio.run(_whole(awaitable))
+
+    async def check_health(self, id: str) -> HealthcheckResult:
+        """In the I/O thread."""
+        return await self._health(id)
+
+    # Main thread, in the context that will run the user code
+
+    def opened(self, job: Job) -> None:
+        def record(name: str, value: Any, mode: Mode) -> None:
+            data = _encode(value)
+            if len(data) > MAX_METRIC:
+                raise ValueError(f"metric {name!r}: {len(data)} bytes are over the limit of {MAX_METRIC}")
+            job.metric(name, data, _MODES[mode])
+
+        self._capture.begin(job.record)
+        current.set(job.record)
+        scope = self._scopes[job.run] = Scope(context=job.context, record=record)
+        enter(scope)
+
+    def closing(self, job: Job) -> None:
+        if self._capture.forked:
+            sys.stdout.flush()
+            os._exit(FORKED)
+        scope = self._scopes.pop(job.run, None)
+        if scope is None:  # no user code began
+            job.record.finish()
+        else:
+            scope.close()
+            self._capture.end(job.record)
+
+    def _only_scope(self) -> Scope | None:
+        return next(iter(self._scopes.values()), None)
+
+    def _outside(self) -> contextvars.Context:
+        """The context of code that belongs to no run, whatever runs beside it: its text is the service's."""
+        context = contextvars.Context()
+        context.run(current.set, cast(Record, self._capture.service))  # all that is asked of it is a Journal's
+        context.run(enter, Scope())
+        return context
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except OverflowError:  # integers beyond 64 bits; the scope has made sure that all else is JSON
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+
+
+async def _whole(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
