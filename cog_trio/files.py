@@ -291,10 +291,14 @@ def guess_mime(path: str) -> str:
 @contextmanager
 def _open_regular(path: str) -> Iterator[BinaryIO]:
     """Open for reading without ever waiting: a pipe or device that a name leads to is refused."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(f"not a regular file: {path!r}")
-        yield stream
+        with open(descriptor, "rb", closefd=False) as stream:
+            yield stream
+    finally:
+        os.close(descriptor)
 
 
 def _unlink(path: str) -> None:

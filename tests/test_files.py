@@ -1,0 +1,399 @@
+"""Temporary folders, spilled inputs, and outputs that come as files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from cog_trio import files
+from cog_trio.bridge.protocol import MAX_INLINE, FileKind, FileOutput, FileOutputKind, Spilled
+from cog_trio.files import OutputFiles, data_url, guess_mime, keep_ready_file, needs_spill, open_workspace, spill, sweep
+from cog_trio.prediction import Fact, Outcome, Prediction
+
+OLD = 10**9 + files.SWEEP_AGE + 1  # seconds; "now" for folders that were last touched at 10**9
+
+
+def file(path: Path | str, index: int = 0, mime_type: str | None = None) -> FileOutput:
+    return FileOutput(str(path), FileKind(FileOutputKind.FILE), index, mime_type)
+
+
+def oversized(path: Path | str) -> FileOutput:
+    return FileOutput(str(path), FileKind(FileOutputKind.OVERSIZED), 0)
+
+
+def decoded(raw: msgspec.Raw) -> tuple[str, bytes]:
+    text: str = json.loads(bytes(raw))
+    head, payload = text.split(",", 1)
+    return head, base64.b64decode(payload)
+
+
+def entries(folder: Path | str) -> list[str]:
+    return os.listdir(folder)
+
+
+def write(path: Path | str, data: bytes) -> str:
+    with open(path, "wb") as stream:
+        stream.write(data)
+    return str(path)
+
+
+def read(path: Path | str) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+def exists(path: Path | str) -> bool:
+    return os.path.lexists(path)
+
+
+def mode(path: Path | str) -> int:
+    return os.stat(path).st_mode & 0o777
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Threads are at work: look until it is so, with a deadline."""
+    with trio.fail_after(10):
+        while True:
+            if condition():
+                return
+            await trio.sleep(0.001)
+
+
+# Folders.
+
+
+async def test_the_base_is_private_and_goes_at_exit(tmp_path: Path) -> None:
+    async with open_workspace(str(tmp_path)) as workspace:
+        assert mode(workspace.base) == 0o700
+        await spill(workspace.run_folder(), b"{}", {})
+    assert entries(tmp_path) == []
+
+
+async def test_W21_the_name_of_a_runs_folder_is_random(tmp_path: Path) -> None:
+    async with open_workspace(str(tmp_path)) as workspace:
+        names = {workspace.run_folder() for _ in range(100)}
+        assert len(names) == 100
+        assert {os.path.dirname(name) for name in names} == {workspace.base}
+        assert not any(workspace.used(name) for name in names), "a name is not a folder"
+
+
+async def test_W22_a_runs_folder_is_removed_with_all_in_it(tmp_path: Path) -> None:
+    async with open_workspace(str(tmp_path)) as workspace:
+        folder = workspace.run_folder()
+        os.makedirs(f"{folder}/deep/er")
+        write(f"{folder}/deep/file", b"x")
+        assert workspace.used(folder)
+        await workspace.remove(folder)
+        assert not workspace.used(folder)
+
+
+async def test_removal_is_finished_under_cancellation(tmp_path: Path) -> None:
+    async with open_workspace(str(tmp_path)) as workspace:
+        folder = workspace.run_folder()
+        os.mkdir(folder)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await workspace.remove(folder)
+        assert not workspace.used(folder)
+
+
+async def test_the_base_goes_when_the_block_fails(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        async with open_workspace(str(tmp_path)):
+            raise KeyError
+    assert entries(tmp_path) == []
+
+
+HOLDER = """
+import sys, trio
+from cog_trio.files import open_workspace
+async def main():
+    async with open_workspace(sys.argv[1]) as workspace:
+        print(workspace.base, flush=True)
+        sys.stdin.read()
+trio.run(main)
+"""
+
+
+async def test_the_base_of_a_dead_service_is_swept_and_that_of_a_living_one_not(tmp_path: Path) -> None:
+    def play() -> None:
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as holder:
+            try:
+                assert holder.stdout is not None
+                base = holder.stdout.readline().strip()
+                os.utime(base, (10**9, 10**9))
+                assert sweep(str(tmp_path), now=OLD) == [], "its service lives"
+            finally:
+                holder.kill()
+        assert os.path.isdir(base), "SIGKILL leaves it behind"
+        assert sweep(str(tmp_path), now=OLD) == [base]
+        assert entries(tmp_path) == []
+
+    await trio.to_thread.run_sync(play)
+
+
+def test_sweep_leaves_young_and_foreign_things(tmp_path: Path) -> None:
+    young, other, link = tmp_path / "cog-trio-young", tmp_path / "other", tmp_path / "cog-trio-link"
+    young.mkdir()
+    other.mkdir()
+    link.symlink_to(other)
+    (tmp_path / "cog-trio-file").write_text("x")
+    for path in (other, tmp_path / "cog-trio-file"):
+        os.utime(path, (10**9, 10**9))
+    os.utime(young, (OLD, OLD))
+    assert sweep(str(tmp_path), now=OLD) == []
+    assert young.is_dir()
+    assert other.is_dir()
+
+
+# Inputs.
+
+
+@pytest.mark.parametrize(
+    ("size", "context", "spilled"),
+    [
+        (10, {}, False),
+        (MAX_INLINE - files.ENVELOPE, {}, False),
+        (MAX_INLINE - files.ENVELOPE + 1, {}, True),
+        (MAX_INLINE - files.ENVELOPE - 10, {"key": "value"}, True),
+        (10, {"key": "x" * MAX_INLINE}, True),
+        (10, {"key": '"' * (MAX_INLINE // 2)}, True),
+    ],
+)
+def test_D26_input_and_context_spill_over_six_mib(size: int, context: dict[str, str], spilled: bool) -> None:
+    assert needs_spill(b"x" * size, context) is spilled
+
+
+async def test_a_spilled_input_is_private_and_whole(tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    path = await spill(folder, b'{"a": 1.50}', {"k": "v"})
+    assert os.path.dirname(path) == folder
+    assert (mode(folder), mode(path)) == (0o700, 0o600)
+    assert b'{"a": 1.50}' in read(path), "the bytes as they came"
+    spilled = msgspec.json.decode(read(path), type=Spilled)
+    assert (bytes(spilled.input), spilled.context) == (b'{"a": 1.50}', {"k": "v"})
+
+
+# Outputs.
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, files.CHUNK - 1, files.CHUNK, files.CHUNK + 1, 3 * files.CHUNK + 2])
+def test_a_data_url_holds_the_file(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "out.PNG"
+    path.write_bytes(data := os.urandom(size))
+    assert decoded(data_url(str(path))) == ("data:image/png;base64", data)
+
+
+@pytest.mark.parametrize(
+    ("name", "mime"),
+    [
+        ("a.png", "image/png"),
+        ("a.JPG", "image/jpeg"),
+        ("a.jpeg", "image/jpeg"),
+        ("a.webp", "image/webp"),
+        ("a.mp4", "video/mp4"),
+        ("a.json", "application/json"),
+        ("a.txt", "text/plain"),
+        ("a.gz", "application/gzip"),
+        ("a.tar.gz", "application/gzip"),
+        ("a.unknown-thing", "application/octet-stream"),
+        ("noextension", "application/octet-stream"),
+        ("a b#c?.png", "image/png"),
+        ("data:text,x.png", "image/png"),
+    ],
+)
+def test_the_media_type_follows_the_name(name: str, mime: str) -> None:
+    assert guess_mime(f"/tmp/{name}") == mime
+
+
+def test_the_workers_media_type_wins_and_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"x")
+    assert decoded(data_url(str(tmp_path / "a.png"), "text/csv")) == ("data:text/csv;base64", b"x")
+    assert decoded(data_url(str(tmp_path / "a.png"), 'a"b\n')) == ('data:a"b\n;base64', b"x")
+
+
+class Run:
+    """A prediction whose files are read by tasks of the test's nursery."""
+
+    def __init__(self, nursery: trio.Nursery, workspace: files.Workspace) -> None:
+        self.prediction = Prediction("p", output_is_array=True)
+        self.prediction.dispatched()
+        self.folder = workspace.run_folder()
+        os.mkdir(self.folder)
+        self.files = OutputFiles(self.prediction, self.folder, workspace, nursery.start_soon)
+
+    def output(self) -> Any:
+        return json.loads(self.prediction.snapshot()).get("output")
+
+
+@pytest.fixture
+async def run(nursery: trio.Nursery, tmp_path: Path) -> Any:
+    async with open_workspace(str(tmp_path)) as workspace:
+        yield Run(nursery, workspace)
+
+
+async def test_W50_files_stand_where_the_model_put_them(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "big.bin").write_bytes(b"x" * 2**20)
+    (tmp_path / "small.txt").write_bytes(b"y")
+    run.prediction.add_output(msgspec.Raw(b'"first"'))
+    run.files.announce(file(tmp_path / "big.bin", 1))
+    run.prediction.add_output(msgspec.Raw(b'"third"'))
+    run.files.announce(file(tmp_path / "small.txt", 3))
+    assert run.output() == ["first"]
+    await run.files.settled()
+    output = run.output()
+    assert [output[0], output[2]] == ["first", "third"]
+    assert decoded(msgspec.Raw(json.dumps(output[1]).encode())) == (
+        "data:application/octet-stream;base64",
+        b"x" * 2**20,
+    )
+    assert output[3] == "data:text/plain;base64,eQ=="
+    assert run.files.error is None
+
+
+def unreadable(path: Path) -> None:
+    path.mkdir()
+
+
+def missing(path: Path) -> None:
+    pass
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("make", [missing, unreadable, pipe])
+async def test_W48_a_file_that_cant_be_read_is_named(run: Run, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "x.png")
+    (tmp_path / "good.txt").write_text("y")
+    run.files.announce(file(tmp_path / "x.png"))
+    run.files.announce(file(tmp_path / "good.txt", 1))
+    with trio.fail_after(5):
+        await run.files.settled()
+    assert run.files.error is not None
+    assert str(tmp_path / "x.png") in run.files.error
+    assert "Error: " in run.files.error
+    run.prediction.finish(Outcome(Fact.RAISED, run.files.error))
+    assert run.output() == ["data:text/plain;base64,eQ=="], "what could be read is kept"
+
+
+async def test_settled_without_a_file_is_immediate(run: Run) -> None:
+    await run.files.settled()
+
+
+async def test_a_file_announced_after_a_quiet_time_is_read_too(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    for index in range(3):
+        run.files.announce(file(tmp_path / "a.txt", index))
+        await run.files.settled()
+    assert run.output() == ["data:text/plain;base64,YQ=="] * 3
+
+
+async def test_a_prediction_that_ended_meanwhile_is_left_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    run.files.announce(file(tmp_path / "a.txt"))
+    run.prediction.finish(Outcome(Fact.CUT))
+    await run.files.settled()
+    assert run.output() is None
+
+
+async def test_settled_comes_back_when_the_whole_service_is_cancelled(tmp_path: Path) -> None:
+    async with open_workspace(str(tmp_path)) as workspace:
+        async with trio.open_nursery() as nursery:
+            run = Run(nursery, workspace)
+            for index in range(3):
+                run.files.announce(file(tmp_path / "missing", index))
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(5):
+            await run.files.settled()
+        assert run.files.error is not None
+
+
+async def test_an_oversized_value_is_taken_as_it_is_and_its_file_deleted(run: Run) -> None:
+    path = write(f"{run.folder}/spill.json", b'{"n": 1.50}')
+    run.files.announce(oversized(path))
+    await run.files.settled()
+    assert b'[{"n": 1.50}]' in run.prediction.snapshot()
+    assert not exists(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"NaN", b'"\xff"', b"1 2"])
+async def test_an_oversized_value_that_is_no_json_fails_and_is_deleted(run: Run, content: bytes) -> None:
+    path = write(f"{run.folder}/spill.json", content)
+    run.files.announce(oversized(path))
+    await run.files.settled()
+    assert run.files.error is not None
+    assert run.files.error.startswith("ValueError: the worker spilled")
+    assert not exists(path)
+
+
+async def test_only_the_runs_own_spill_files_are_deleted(run: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "users.json", b"1")
+    run.files.announce(oversized(path))
+    await run.files.settled()
+    assert exists(path)
+
+
+# The readiness file.
+
+
+async def appears(path: Path, there: bool) -> None:
+    await eventually(lambda: exists(path) is there)
+
+
+async def test_W30_the_readiness_file_follows_ready(tmp_path: Path, nursery: trio.Nursery) -> None:
+    path, settled, unready = tmp_path / "run" / "ready", trio.Event(), trio.Event()
+    path.parent.mkdir()
+    path.write_text("left by a service that was killed")
+    nursery.start_soon(keep_ready_file, str(path), settled, unready)
+    await appears(path, False)
+    settled.set()
+    await appears(path, True)
+    assert path.read_bytes() == b""
+    unready.set()
+    await appears(path, False)
+
+
+async def test_W30_the_readiness_file_goes_at_exit(tmp_path: Path) -> None:
+    path, settled = tmp_path / "new" / "folder" / "ready", trio.Event()
+    settled.set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_ready_file, str(path), settled, trio.Event())
+        await appears(path, True)
+        nursery.cancel_scope.cancel()
+    assert not exists(path)
+
+
+async def test_the_readiness_file_is_not_written_after_a_failed_setup(tmp_path: Path) -> None:
+    path, settled, unready = tmp_path / "ready", trio.Event(), trio.Event()
+    unready.set()
+    settled.set()
+    await keep_ready_file(str(path), settled, unready)
+    assert not exists(path)
+
+
+async def test_a_readiness_file_that_cant_be_written_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("x")
+    settled, unready = trio.Event(), trio.Event()
+    settled.set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_ready_file, str(tmp_path / "file" / "ready"), settled, unready)
+        await eventually(lambda: bool(caplog.records))
+        unready.set()
+    assert "readiness file" in caplog.text
