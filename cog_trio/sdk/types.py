@@ -13,9 +13,8 @@ import shutil
 import sys
 import tempfile
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, Union, cast
+from typing import Any, AsyncIterator, Iterator, TypeVar, Union, cast  # noqa: UP035 - models see typing's
 
 from ._legacy_types import LEGACY, legacy
 from ._urls import (
@@ -254,8 +253,4 @@ for _public in (File, Path, URLPath, URLFile, Secret, ConcatenateIterator, Async
 def __getattr__(name: str) -> Any:
     if name in LEGACY:
         return legacy(name)
-    _absent(name)
-
-
-def _absent(name: str) -> NoReturn:
     raise AttributeError(f"module 'cog.types' has no attribute {name!r}")

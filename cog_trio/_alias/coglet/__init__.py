@@ -1,0 +1,24 @@
+"""The import name `coglet`: the runtime of Cog, of which models see its version and the cancellation exception."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cog_trio.sdk import CancelationException, __version__
+
+from . import _sdk, server
+
+__all__ = ["CancelationException", "__build__", "__version__", "_sdk", "server"]
+
+
+class BuildInfo(NamedTuple):
+    """How this runtime was built: not at all, it is Python."""
+
+    version: str
+    git_sha: str = ""
+    dirty: bool = False
+    build_time: str = ""
+    rustc_version: str = ""
+
+
+__build__: Final = BuildInfo(__version__)

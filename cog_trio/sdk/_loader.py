@@ -1,0 +1,370 @@
+"""From a reference (``file.py:Name`` or ``file.py``) to the callable that makes predictions or trains.
+
+User code is imported once, from the working directory, under its file's name, so that pickling and multiprocessing find
+it. What a class defines is looked for along its bases up to the first of ours: `BaseRunner.run` is nobody's model.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import inspect
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, get_origin
+
+from ._annotations import of_function, options, signature
+from ._decorators import is_async
+from ._parameters import notice
+from .predictor import BasePredictor, BaseRunner
+from .types import File, Path
+
+OURS: Final = (BaseRunner, BasePredictor, object)
+RESERVED: Final = frozenset({"cog", "coglet", "cog_trio", "__main__"})
+
+
+@dataclass(frozen=True)
+class Target:
+    """A callable of a model.
+
+    ``call`` is what the worker calls; ``function`` is the one whose signature counts (they differ under a decorator
+    that hides it); ``instance`` has ``setup`` and ``healthcheck``, None for a plain function.
+    """
+
+    call: Callable[..., Any]
+    function: Callable[..., Any]
+    instance: Any = None
+
+    @property
+    def owner(self) -> type | None:
+        return None if self.instance is None else type(self.instance)
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    @property
+    def is_async(self) -> bool:
+        """Coroutine function or async generator function, read from the unwrapped function."""
+        return any(is_async(_plain(function)) for function in (self.call, self.function))
+
+
+def predict_ref(ref: str) -> Target:
+    """The prediction of a reference; raises whatever the import raises, or says what is wrong with the object."""
+    return predict_target(load_object(ref))
+
+
+def train_ref(ref: str) -> Target:
+    """The training of a reference, see `predict_ref`."""
+    return train_target(load_object(ref, train=True))
+
+
+def load_object(ref: str, *, train: bool = False) -> Any:
+    """Import a reference and choose its object; a class is instantiated.
+
+    Raises:
+      FileNotFoundError, AttributeError, TypeError, ValueError: if there is no such object, or it is no model.
+      BaseException: whatever user code raises.
+    """
+    file, _, name = ref.partition(":")
+    with _one_argument(file):
+        module = load_module(file)
+        found = getattr(module, name) if name else _choose(module, train)
+        if inspect.isclass(found):
+            if not train:
+                method_name(found)
+            elif not _defines(found, "train"):
+                raise ValueError(f"{found.__name__} must define train()")
+            return found()
+    is_model = callable(found) or any(_defines(type(found), method) for method in ("run", "predict", "train"))
+    if not is_model:
+        raise TypeError(f"{ref} is neither a class nor a function, but {type(found).__name__}")
+    return found
+
+
+@contextmanager
+def _one_argument(file: str) -> Iterator[None]:
+    """While user code is imported, ``sys.argv`` has one element: models call argparse."""
+    before = sys.argv
+    sys.argv = [file]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def load_module(file: str) -> types.ModuleType:
+    """Import a file by its path, relative to the working directory; a file already imported is taken as it is."""
+    path = os.path.realpath(file)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"no such file: {file}")
+    for module in list(sys.modules.values()):
+        if module.__name__ != "__main__" and _file_of(module) == path:
+            return module
+    stem = os.path.splitext(os.path.basename(path))[0].replace(".", "_")
+    folder = os.path.dirname(path)
+    if os.path.isfile(os.path.join(folder, "__init__.py")) and _imports_relatively(path):
+        package = _package(folder)
+        return _execute(f"{package.__name__}.{stem}", path, package)
+    return _execute(_free_name(stem, path), path)
+
+
+def _file_of(module: Any) -> str | None:
+    file = getattr(module, "__file__", None)
+    return os.path.realpath(file) if isinstance(file, str) else None
+
+
+def _imports_relatively(path: str) -> bool:
+    """Such a file can't run outside of its package, so it is loaded as a member (W25); others run as in Cog."""
+    with open(path, "rb") as source:
+        tree = ast.parse(source.read(), path)
+    return any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
+
+
+def _free_name(name: str, path: str) -> str:
+    taken = name in RESERVED or name in sys.stdlib_module_names
+    if name in sys.modules and _file_of(sys.modules[name]) != path:
+        taken = True
+    return f"cog_model_{name}" if taken else name
+
+
+def _package(folder: str) -> types.ModuleType:
+    """Import the package that a folder is, with those above it."""
+    init = os.path.join(folder, "__init__.py")
+    for module in list(sys.modules.values()):
+        if _file_of(module) == init:
+            return module
+    parent_folder, name = os.path.split(folder)
+    if os.path.isfile(os.path.join(parent_folder, "__init__.py")):
+        parent = _package(parent_folder)
+        return _execute(f"{parent.__name__}.{name}", init, parent, folder)
+    return _execute(_free_name(name, init), init, None, folder)
+
+
+def _execute(
+    name: str, path: str, parent: types.ModuleType | None = None, folder: str | None = None
+) -> types.ModuleType:
+    search = None if folder is None else [folder]
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=search)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    if parent is not None:
+        setattr(parent, name.rpartition(".")[2], module)
+    return module
+
+
+def _choose(module: types.ModuleType, train: bool) -> Any:
+    """The object of a reference without a name (spec/sdk-and-schema.md 2.3)."""
+    file = getattr(module, "__file__", module.__name__)
+    if train:
+        for name in ("train", "Trainer", "Runner", "Predictor"):
+            found = getattr(module, name, None)
+            if callable(found) and (not inspect.isclass(found) or _defines(found, "train")):
+                return found
+        raise AttributeError(f"{file} defines neither a function train nor a class with a method train")
+    has_runner, has_predictor = hasattr(module, "Runner"), hasattr(module, "Predictor")
+    if not has_runner and not has_predictor:
+        raise AttributeError(f"{file} defines neither Runner nor Predictor")
+    fault: Exception | None = None
+    if has_runner:
+        runner = module.Runner
+        fault = _runner_fault(runner)
+        if fault is None:
+            if has_predictor:
+                notice(f"{file} defines Runner and Predictor; Runner is used")
+            return runner
+    if has_predictor:
+        notice(f"{file}: the class name Predictor is deprecated, call it Runner", DeprecationWarning)
+        return module.Predictor
+    assert fault is not None
+    raise fault
+
+
+def _runner_fault(runner: Any) -> Exception | None:
+    if not inspect.isclass(runner):
+        return None if callable(runner) else TypeError("Runner is neither a class nor a function")
+    try:
+        method_name(runner, quiet=True)
+    except ValueError as error:
+        return error
+    return None
+
+
+def _defines(cls: type, name: str) -> bool:
+    """Whether an author defined the method: own or inherited, up to the first class of ours."""
+    for base in cls.__mro__:
+        if base in OURS:
+            return False
+        if name in vars(base):
+            found = vars(base)[name]
+            return callable(found) or isinstance(found, (staticmethod, classmethod))
+    return False
+
+
+def method_name(cls: type, *, quiet: bool = False) -> str:
+    """``run`` or ``predict``: the method of a class that makes predictions.
+
+    Raises:
+      ValueError: if there is none, or both.
+    """
+    run, predict = _defines(cls, "run"), _defines(cls, "predict")
+    if run and predict:
+        raise ValueError(f"{cls.__name__} must define either run() or predict(), not both (also not by inheritance)")
+    if not run and not predict:
+        raise ValueError(f"{cls.__name__}: run or predict method not found; define run()")
+    if not quiet:
+        if predict:
+            notice(f"{cls.__name__}.predict() is deprecated, rename it to run()", DeprecationWarning)
+        if BasePredictor in cls.__mro__:
+            notice(f"{cls.__name__}: BasePredictor is deprecated, derive from BaseRunner", DeprecationWarning)
+    return "run" if run else "predict"
+
+
+def predict_target(found: Any) -> Target:
+    """The prediction of an instance or a function."""
+    return _target(found, lambda cls: method_name(cls, quiet=True))
+
+
+def train_target(found: Any) -> Target:
+    """The training of an instance or a function."""
+
+    def name(cls: type) -> str:
+        if not _defines(cls, "train"):
+            raise ValueError(f"{cls.__name__} must define train()")
+        return "train"
+
+    return _target(found, name)
+
+
+def _target(found: Any, name_of: Callable[[type], str]) -> Target:
+    cls = type(found)
+    if inspect.isroutine(found) or isinstance(found, functools.partial):
+        return Target(found, _visible(found))
+    if callable(found) and not any(_defines(cls, name) for name in ("run", "predict", "train")):
+        return Target(found, _visible(found))
+    call = getattr(found, name_of(cls))
+    return Target(call, _visible(call), found)
+
+
+def _visible(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose signature is the model's: behind a decorator that hides it, the one that it closes over."""
+    raw = signature(call)
+    parameters = list(raw.parameters.values())
+    kinds = [parameter.kind for parameter in parameters]
+    annotated = any(parameter.annotation is not parameter.empty for parameter in parameters)
+    everything = kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    if annotated or not (everything or kinds == [inspect.Parameter.VAR_KEYWORD]):
+        return call
+    hidden = [value for value in _closure(_plain(call)) if inspect.isroutine(value)]
+    if len(hidden) == 1:
+        instance = getattr(call, "__self__", None)
+        inner = hidden[0]
+        if instance is not None and not isinstance(instance, type) and not inspect.ismethod(inner):
+            return types.MethodType(inner, instance)
+        return inner
+    if everything:
+        name = getattr(call, "__qualname__", repr(call))
+        raise TypeError(f"{name} hides its inputs behind a decorator; put @functools.wraps(function) on the wrapper")
+    return call
+
+
+def _closure(function: Any) -> list[Any]:
+    values = []
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    return values
+
+
+def _plain(call: Any) -> Any:
+    """What `inspect` can tell the kind of: the function of a method or partial, the ``__call__`` of an object."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    call = getattr(call, "__func__", call)
+    return call if inspect.isroutine(call) or inspect.isclass(call) else type(call).__call__
+
+
+def setup_call(instance: Any, weights: str | None) -> Callable[[], Any] | None:
+    """``setup`` of an instance, ready to be called without arguments; None if its author wrote none.
+
+    Raises:
+      TypeError: naming the parameters that nothing can be given for.
+    """
+    setup = getattr(instance, "setup", None)
+    if instance is None or not callable(setup) or not (_defines(type(instance), "setup") or "setup" in _own(instance)):
+        return None
+    parameters = signature(setup).parameters
+    unknown = [
+        name
+        for name, parameter in parameters.items()
+        if name != "weights"
+        and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if unknown:
+        raise TypeError(f"setup() cannot be called, it has required parameters besides weights: {', '.join(unknown)}")
+    if "weights" not in parameters:
+        return setup  # type: ignore[no-any-return]
+    value = weights_value(setup, weights)
+    if parameters["weights"].kind is inspect.Parameter.POSITIONAL_ONLY:
+        before = [p.default for p in list(parameters.values())[: list(parameters).index("weights")]]
+        return functools.partial(setup, *before, value)
+    return functools.partial(setup, weights=value)
+
+
+def _own(instance: Any) -> dict[str, Any]:
+    return getattr(instance, "__dict__", {})
+
+
+def weights_type(setup: Callable[..., Any]) -> Any:
+    """`Path`, `File` or None, by the annotation of ``weights``."""
+    parameter = signature(setup).parameters.get("weights")
+    if parameter is None or parameter.annotation is parameter.empty:
+        return None
+    owner = getattr(setup, "__self__", None)
+    space = of_function(_plain(setup), None if owner is None else type(owner))
+    members, _ = options(parameter.annotation, space)
+    kinds = [member.type for member in members if isinstance(member.type, type) and get_origin(member.type) is None]
+    if len(kinds) != len(members) or len(kinds) != 1:
+        return None
+    if issubclass(kinds[0], File):
+        return File
+    return Path if issubclass(kinds[0], os.PathLike) else None
+
+
+def weights_value(setup: Callable[..., Any], weights: str | None) -> Any:
+    """What ``setup`` gets as weights: a URL is not fetched, as `URLPath` it keeps its text."""
+    if not weights:
+        return None
+    kind = weights_type(setup)
+    if kind is Path:
+        return Path.validate(weights)
+    if kind is File:
+        return File.validate(weights) if "://" in weights or weights.startswith("data:") else open(weights, "rb")
+    return weights
+
+
+def concurrency_mark(target: Target) -> int | None:
+    """What ``@concurrent`` says, if it is there."""
+    from ._decorators import CONCURRENT
+    from .schema import marked
+
+    for function in (target.call, target.function):
+        value = marked(function, CONCURRENT)
+        if value is not None:
+            return int(value)
+    return None

@@ -1,0 +1,1 @@
+"""`cog.command`: command lines of older releases."""

@@ -1,0 +1,40 @@
+"""`python -m cog.command.openapi_schema`: prints the OpenAPI document of the model in the current folder.
+
+The model is imported in this process, as older releases did; ``cog-trio schema`` does it in a worker.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+from ..config import Config
+
+
+def main() -> int:
+    """Print the document; 0, or 1 with the reason on stderr."""
+    from .. import _loader as loader
+    from ..schema import describe, document
+
+    try:
+        config = Config()
+        predict, train = config.predictor_predict_ref, config.predictor_train_ref
+        if predict is None and train is None:
+            raise ValueError("no model: set COG_PREDICT_TYPE_STUB, or run: in ./cog.yaml, to file.py:Name")
+        found = []
+        for target in (
+            None if predict is None else loader.predict_ref(predict),
+            None if train is None else loader.train_ref(train),
+        ):
+            found.append(None if target is None else describe(target.function, owner=target.owner, name=target.name))
+        print(json.dumps(document(*found), indent=2))
+    except (Exception, SystemExit):  # noqa: BLE001 - whatever a model's import does, the reason goes to stderr
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, "")
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""`cog.ext` of older releases, which was empty as well."""
