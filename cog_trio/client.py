@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -46,9 +46,32 @@ async def open_client(
       ClientUnusable: before the block.
     """
     _quiet.threads.add(threading.get_ident())
-    client = await trio.to_thread.run_sync(_make, step_timeout, transport)
+    if transport is None:
+        client = await trio.to_thread.run_sync(_make, step_timeout, None)
+    else:  # whoever brought it has loaded httpx, and no TLS is needed
+        client = _make(step_timeout, transport)
     async with client:
         yield client
+
+
+@asynccontextmanager
+async def open_body(response: httpx.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The decoded body of a response, in pieces, for the length of a block that may be left at any point.
+
+    httpx reads through a chain of async generators that nobody closes: left half-way, they would be finished by
+    the garbage collector. So a rest is cut by a cancelled read, which unwinds the whole chain.
+    """
+    import httpx
+
+    pieces = response.aiter_bytes()
+    try:
+        yield pieces
+    finally:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            with suppress(httpx.HTTPError, httpx.StreamError):  # of a body that nobody wants any more
+                async for _ in pieces:
+                    pass
 
 
 def _make(step_timeout: float, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:

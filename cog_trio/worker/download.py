@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from cog_trio.client import ClientUnusable, open_client
+from cog_trio.client import ClientUnusable, open_body, open_client
 from cog_trio.sdk._urls import get_filename, url_scheme
 from cog_trio.worker.inputs import InputError, Source, decode_data_url, private_folder
 
@@ -81,7 +81,7 @@ async def fetch_all(
 
 def remove(folder: str) -> None:
     """Delete the downloads of a run, if there are any."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         shutil.rmtree(folder)
 
 
@@ -171,7 +171,8 @@ class _Fetches:
             async with client.stream("GET", url) as response:
                 if response.status_code >= 400:
                     kind = _Again if response.status_code >= 500 else _Failed
-                    raise kind(f"the server answered {response.status_code} {response.reason_phrase}".rstrip())
+                    reason = response.reason_phrase or httpx.codes.get_reason_phrase(response.status_code)
+                    raise kind(f"the server answered {response.status_code} {reason}".rstrip())
                 length = response.headers.get("content-length", "")
                 if length.isdecimal() and "content-encoding" not in response.headers:
                     self._check_size(int(length))
@@ -189,13 +190,14 @@ class _Fetches:
     async def _store(self, response: httpx.Response, file: FileIO) -> None:
         size = 0
         piece = bytearray()
-        async for chunk in response.aiter_bytes():
-            size += len(chunk)
-            self._check_size(size)
-            piece += chunk
-            if len(piece) >= PIECE:
-                await trio.to_thread.run_sync(_write, file, piece)
-                piece = bytearray()
+        async with open_body(response) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                self._check_size(size)
+                piece += chunk
+                if len(piece) >= PIECE:
+                    await trio.to_thread.run_sync(_write, file, piece)
+                    piece = bytearray()
         if len(piece) > INLINE:
             await trio.to_thread.run_sync(_write, file, piece)
         else:
