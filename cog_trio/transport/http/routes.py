@@ -170,7 +170,7 @@ class Handlers:
                 return self._no_streaming(id)
             prediction = self._service.create(
                 id=id,
-                input=bytes(body.input),
+                input=body.input_json,
                 context=body.context,
                 webhook=body.webhook,
                 events=body.events,

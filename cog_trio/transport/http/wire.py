@@ -37,6 +37,7 @@ NO_STREAMING: Final = "This model does not support streaming responses. Add @cog
 _NAMES: Final = {dict: "map", list: "sequence", str: "string", int: "integer", float: "floating point"}
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _EVENTS: Final = {event.value for event in WebhookEvent}
 
 encode: Final = msgspec.json.Encoder().encode
@@ -50,6 +51,12 @@ class Create(msgspec.Struct):
     context: dict[str, str] = {}
     webhook: str | None = None
     webhook_events_filter: list[WebhookEvent] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def input_json(self) -> bytes:
+        """The input as it came; null is none."""
+        raw = bytes(self.input)
+        return b"{}" if raw == b"null" else raw
 
     @property
     def events(self) -> frozenset[WebhookEvent]:
@@ -153,13 +160,14 @@ def is_url(text: str) -> bool:
 
 def _nests_too_deep(body: bytes) -> bool:
     """Whether arrays and objects stand in each other more than ``MAX_DEPTH`` deep; the body is well-formed."""
-    if not (_has(body, b"[", MAX_DEPTH // 2) or _has(body, b"{", MAX_DEPTH // 2)):
+    half = (MAX_DEPTH + 1) // 2
+    if not (_has(body, b"[", half) or _has(body, b"{", half)):
         return False
-    brackets = _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS)
+    brackets = _STRINGS.sub(b"", body).translate(_ONE_KIND, _NOT_BRACKETS)
     for _ in range(MAX_DEPTH):  # each pass takes the innermost level away
         if not brackets:
             return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
 
 

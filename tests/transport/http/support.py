@@ -1,0 +1,205 @@
+"""A raw HTTP client over any stream, a server over memory streams, and a service that tests steer by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import trio
+import trio.testing
+
+from cog_trio.health import HealthSnapshot
+from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent
+from cog_trio.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
+from cog_trio.settings import Settings
+from cog_trio.transport.http.connection import App, serve_connection
+from cog_trio.transport.http.routes import make_app
+from cog_trio.transport.http.server import ServerState
+
+HOST = b"host: localhost\r\n"
+
+
+@dataclass
+class Response:
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Closed(Exception):
+    """The server closed where a response was expected; holds what came before."""
+
+
+class Client:
+    """Speaks raw HTTP/1.1; ``send`` anything, read responses one by one."""
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
+        self.stream = stream
+        self.buffer = b""
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def _more(self) -> None:
+        with trio.fail_after(20):
+            data = await self.stream.receive_some(2**16)
+        if not data:
+            raise Closed(self.buffer)
+        self.buffer += data
+
+    async def response(self, *, head: bool = False) -> Response:
+        while b"\r\n\r\n" not in self.buffer:
+            await self._more()
+        raw, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
+        status, *lines = raw.decode("latin-1").split("\r\n")
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            key = name.strip().lower()
+            headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
+        response = Response(int(status.split()[1]), headers)
+        length = 0 if head else int(headers.get("content-length", 0))
+        while len(self.buffer) < length:
+            await self._more()
+        response.body, self.buffer = self.buffer[:length], self.buffer[length:]
+        return response
+
+    async def request(self, method: str, path: str, body: bytes = b"", *headers: str) -> Response:
+        await self.send(request(method, path, body, *headers))
+        return await self.response(head=method == "HEAD")
+
+    async def eof(self) -> bytes:
+        """What comes until the server closes."""
+        while True:
+            try:
+                await self._more()
+            except (Closed, trio.BrokenResourceError):
+                return self.buffer
+
+
+def request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", *headers]
+    if not any(line.lower().startswith("host:") for line in headers):
+        lines.append("host: localhost")
+    if body and not any(line.lower().startswith(("content-length", "transfer-encoding")) for line in headers):
+        lines.append(f"content-length: {len(body)}")
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def connect(nursery: trio.Nursery, app: App, settings: Settings | None = None) -> Client:
+    """A client at the other end of a connection that is being served."""
+    return connect_to(nursery, app, ServerState(settings or Settings()))
+
+
+def connect_to(nursery: trio.Nursery, app: App, state: ServerState) -> Client:
+    ours, theirs = trio.testing.memory_stream_pair()
+    nursery.start_soon(partial(serve_connection, app, state, theirs))
+    return Client(ours)
+
+
+@dataclass
+class FakeService:
+    """The routes' view of the service; tests decide what becomes of predictions."""
+
+    slots: int = 1
+    ready: bool = True
+    draining: bool = False
+    schema: bytes | None = b'{"openapi":"3.0.2"}'
+    predictions: dict[str, Prediction] = field(default_factory=dict)
+    finished: dict[str, Prediction] = field(default_factory=dict)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    shutdowns: int = 0
+    refusal: Exception | None = None  # what create raises
+    created: trio.Event = field(default_factory=trio.Event)
+
+    def health(self) -> HealthSnapshot:
+        versions = {"coglet": "0.23.1+trio.0.1.0", "cog_trio": "0.1.0", "python_sdk": "0.23.1", "python": "3.11"}
+        return HealthSnapshot(status="READY", setup=None, versions=versions, draining=self.draining)
+
+    async def check_health(self) -> HealthSnapshot:
+        return self.health()
+
+    def admit(self, id: str | None = None) -> None:
+        if self.draining or not self.ready:
+            raise NotReady(id, SHUTTING_DOWN if self.draining else STARTING)
+
+    def find(self, id: str) -> Prediction | None:
+        return self.predictions.get(id) or self.finished.get(id)
+
+    def running(self, id: str) -> Prediction | None:
+        return self.predictions.get(id)
+
+    def create(
+        self,
+        *,
+        id: str | None = None,
+        input: bytes | None = None,
+        context: dict[str, str] | None = None,
+        webhook: str | None = None,
+        events: frozenset[WebhookEvent] = ALL_EVENTS,
+        watched: bool = False,
+    ) -> Prediction:
+        self.admit(id)
+        if self.refusal is not None:
+            raise self.refusal
+        if id in self.predictions:
+            raise AlreadyRunning(id)
+        if len(self.predictions) >= self.slots:
+            raise AtCapacity(id)
+        self.calls.append(
+            {"id": id, "input": input, "context": context, "webhook": webhook, "events": events, "watched": watched}
+        )
+        name = id if id is not None else f"pred_{len(self.calls)}"
+        prediction = Prediction(name, input=input or b"{}", watched=watched)
+        self.predictions[name] = prediction
+        self.created.set()
+        return prediction
+
+    def finish(self, id: str, fact: Fact = Fact.RETURNED) -> None:
+        prediction = self.predictions.pop(id)
+        if fact is Fact.RETURNED:
+            prediction.dispatched()
+        prediction.finish(Outcome(fact, "ValueError: boom" if fact is Fact.RAISED else None))
+        self.finished[id] = prediction
+
+    @contextmanager
+    def watch(self, prediction: Prediction) -> Iterator[None]:
+        prediction.watchers += 1
+        try:
+            yield
+        finally:
+            prediction.watchers -= 1
+            if prediction.watched and not prediction.watchers and not prediction.terminal:
+                prediction.cancel()
+                self.finish(prediction.id, Fact.CUT)
+
+    def cancel(self, id: str) -> bool:
+        if id not in self.predictions:
+            return False
+        self.predictions[id].cancel()
+        return True
+
+    def shutdown(self) -> None:
+        self.shutdowns += 1
+        self.draining = True
+
+
+class InstantService(FakeService):
+    """Each prediction is over as soon as it is created."""
+
+    def create(self, **more: Any) -> Prediction:
+        prediction = super().create(**more)
+        self.finish(prediction.id)
+        return prediction
+
+
+def app_of(service: FakeService, settings: Settings | None = None, *, loopback: bool = True) -> App:
+    return make_app(service, settings or Settings(), loopback=loopback)
