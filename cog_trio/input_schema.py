@@ -46,9 +46,7 @@ class Schemas:
             return None
         formats: dict[str, Callable[[Any], Any]] = {key: pat.search for key, (pat, _) in self._patterns.items()}
         try:
-            check: Callable[[Json], object] = fastjsonschema.compile(
-                schema, formats=formats, use_default=False, detailed_exceptions=False
-            )
+            check: Callable[[Json], object] = fastjsonschema.compile(schema, formats=formats, use_default=False)
         except (*REFUSALS, AttributeError, LookupError, SyntaxError) as error:
             raise UnusableSchema(f"input {name!r}: {error}") from error
         return check
