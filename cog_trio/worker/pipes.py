@@ -37,12 +37,15 @@ class _Pipe:
         self.source: Final = source
         self.lines: Final = Lines()
         self.open = True
+        self.wait: trio.CancelScope | None = None  # the pump's, around its wait for text
 
 
 class Pipes:
     """Both pipes. The read ends become non-blocking; the caller keeps them open."""
 
-    def __init__(self, out_r: int, err_r: int, target: Callable[[], Journal]) -> None:
+    def __init__(
+        self, out_r: int, err_r: int, target: Callable[[], Journal], *, epoll: bool = hasattr(select, "epoll")
+    ) -> None:
         self._pipes: Final = {
             LogSource.STDOUT: _Pipe(out_r, LogSource.STDOUT),
             LogSource.STDERR: _Pipe(err_r, LogSource.STDERR),
@@ -50,31 +53,34 @@ class Pipes:
         self._target = target
         self._lock = threading.Lock()
         self._holder = 0
-        self._poll = select.poll()
+        self._token: trio.lowlevel.TrioToken | None = None  # of the pump's run
+        # An epoll object may be asked from many threads, and from a signal handler inside of it; a poll object refuses.
+        self._epoll = select.epoll() if epoll else None
         for pipe in self._pipes.values():
             os.set_blocking(pipe.fd, False)
-            self._poll.register(pipe.fd, select.POLLIN)
+            if self._epoll is not None:
+                self._epoll.register(pipe.fd, select.EPOLLIN)
 
     def drain(self) -> None:
-        """Read what is there now, from any thread, and hand it on, unfinished lines too. Never waits for room."""
-        if not self._poll.poll(0):
+        """Read what is there now, from any thread, and hand on its whole lines. Never waits for room.
+
+        The unfinished one is left for its end, or for the pump to hand on in time: its writer may be at it.
+        """
+        if not self._ready():
             return
+        with self._held() as held:
+            if held:
+                self._read_all()
+                for pipe in self._pipes.values():
+                    if pipe.lines.waiting and pipe.wait is not None and self._token is not None:
+                        self._token.run_sync_soon(_limit, pipe, idempotent=True)
+
+    def finish(self) -> None:
+        """The same, with unfinished lines: what comes next belongs to another, not a byte of a character is kept."""
         with self._held() as held:
             if not held:
                 return
             self._read_all()
-            target = self._target()
-            for pipe in self._pipes.values():
-                if pieces := pipe.lines.flush():
-                    target.post_pieces(pipe.source, tuple(pieces))
-
-    def finish(self) -> None:
-        """The same, and what comes next belongs to another: not a byte of a character is kept."""
-        with self._held() as held:
-            if not held:
-                return
-            if self._poll.poll(0):
-                self._read_all()
             target = self._target()
             for pipe in self._pipes.values():
                 if pieces := pipe.lines.finish():
@@ -89,10 +95,13 @@ class Pipes:
         Cancellation: nothing is lost, ``drain`` reads on.
         """
         pipe = self._pipes[source]
+        self._token = trio.lowlevel.current_trio_token()
         deadline = math.inf
         while pipe.open:
             with trio.move_on_at(deadline) as patience:
+                pipe.wait = patience
                 await trio.lowlevel.wait_readable(pipe.fd)
+            pipe.wait = None
             target = self._target()
             if target.full:
                 await target.wait_room()
@@ -111,6 +120,16 @@ class Pipes:
                 deadline = math.inf
             elif went or deadline == math.inf:
                 deadline = trio.current_time() + PATIENCE
+
+    def _ready(self) -> bool:
+        """Whether a read would give something."""
+        if self._epoll is not None:
+            return bool(self._epoll.poll(0, 1))
+        poll = select.poll()
+        for pipe in self._pipes.values():
+            if pipe.open:
+                poll.register(pipe.fd, select.POLLIN)
+        return bool(poll.poll(0))
 
     # --- lock held ---
 
@@ -131,7 +150,8 @@ class Pipes:
             return 0, False
         if not data:
             pipe.open = False  # user code closed or replaced the descriptor, and so did its children
-            self._poll.unregister(pipe.fd)
+            if self._epoll is not None:
+                self._epoll.unregister(pipe.fd)
             pieces = pipe.lines.finish()
         else:
             pieces = pipe.lines.feed_bytes(data)
@@ -151,3 +171,8 @@ class Pipes:
         finally:
             self._holder = 0
             self._lock.release()
+
+
+def _limit(pipe: _Pipe) -> None:
+    if pipe.wait is not None:
+        pipe.wait.deadline = min(pipe.wait.deadline, trio.current_time() + PATIENCE)
