@@ -24,7 +24,7 @@ from cog_trio.worker.cancel import Gate
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
 from cog_trio.worker.runner import Model
-from cog_trio.worker.slots import Job, Office, Stage
+from cog_trio.worker.slots import Job, Office, Stage, end_forked_child
 from cog_trio.worker.values import is_file
 
 BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
@@ -165,6 +165,8 @@ class AsyncExecutor:
             await self._run_model(task, outputs)
         except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
             fault = error
+        if self._gate.forked:
+            end_forked_child()
         self._tasks.pop(job.run)
         self._aims.discard(task)
         job.end(outputs.explain(fault), seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)

@@ -97,6 +97,7 @@ class Gate:
         "delivered",
         "depth",
         "exception",
+        "forked",
         "inside",
         "on_lost",
         "pending",
@@ -118,6 +119,7 @@ class Gate:
         self.inside = False  # user frames are on the stack
         self.pending = False  # a request came that may not have been delivered yet
         self.on_lost: Callable[[], None] = _nothing  # asks another thread for ``kick``; called in signal handlers too
+        self.forked = False  # this is a child that user code forked: it must never go on as a worker
         self.signal = 0
 
     @property
@@ -150,6 +152,7 @@ class Gate:
 
     def _forget(self) -> None:
         if self._main:
+            self.forked = True
             self._main = 0
             self.inside = self.pending = False
             self.aim = None

@@ -12,9 +12,11 @@ follow at once.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 import trio
@@ -58,6 +60,13 @@ class Office(Protocol):
 
     def closing(self, job: Job) -> None:
         """It has ended: send all text of it that was written, in whatever way."""
+
+
+def end_forked_child() -> NoReturn:
+    """User code forked this process and let it return from its run: it is no worker, whatever it holds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 class Stage(Enum):

@@ -20,7 +20,7 @@ import trio
 from cog_trio.worker.cancel import FALLBACK_AFTER, Gate
 from cog_trio.worker.outputs import Sender, is_stream
 from cog_trio.worker.runner import Model
-from cog_trio.worker.slots import Job, Stage
+from cog_trio.worker.slots import Job, Stage, end_forked_child
 
 _END: Final = object()
 
@@ -72,6 +72,8 @@ class SyncExecutor:
             self._call(job, outputs)
         except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
             fault = error
+        if self._gate.forked:
+            end_forked_child()
         job.end(outputs.explain(fault), seconds=perf_counter() - begin, is_stream=outputs.is_stream)
 
     def _call(self, job: Job, outputs: Sender) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-import os
-import sys
 from collections.abc import Awaitable
 from typing import Any, Final, cast
 
@@ -27,7 +25,6 @@ from cog_trio.worker.runner import Model
 from cog_trio.worker.slots import Job, Office
 from cog_trio.worker.sync import SyncExecutor
 
-FORKED: Final = 1  # exit status of a child that user code forked and let return from its run
 _MODES: Final = {"replace": MetricMode.REPLACE, "increment": MetricMode.INCREMENT, "append": MetricMode.APPEND}
 
 
@@ -70,9 +67,6 @@ class Tools:
         enter(scope)
 
     def closing(self, job: Job) -> None:
-        if self._capture.forked:
-            sys.stdout.flush()
-            os._exit(FORKED)
         scope = self._scopes.pop(job.run, None)
         if scope is None:  # no user code began
             job.record.finish()
