@@ -1,0 +1,29 @@
+"""The public names of the package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import cog_trio
+
+
+@pytest.mark.parametrize("name", cog_trio.__all__)
+def test_each_public_name_is_there(name: str) -> None:
+    assert getattr(cog_trio, name) is not None
+    assert name in dir(cog_trio)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = cog_trio.nothing
+
+
+def test_a_bare_import_loads_nothing() -> None:
+    code = (
+        "import sys; import cog_trio; print([n for n in sys.modules if n.startswith(('cog_trio.', 'trio', 'msgspec'))])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert answer.stdout.strip() == "[]"
