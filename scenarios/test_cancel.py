@@ -131,7 +131,7 @@ async def test_D28_cancelled_code_that_never_stops_is_killed_after_the_grace(ser
     with trio.fail_after(60):
         async with serve("holds_gil.py", "--cancel-grace", "1") as server:
             await server.start("held", {"millions": 1_000_000})
-            await server.until("BUSY")
+            await server.until_logs("held", "started")
             await server.cancel("held")
             seen = await server.finished("held")
             assert seen["status"] == "failed"

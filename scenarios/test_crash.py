@@ -93,7 +93,7 @@ async def test_D29_killed_parent_leaves_nothing_while_the_interpreter_is_held(se
         async with serve("holds_gil.py") as server:
             server.expected = None
             await server.start("held", {"millions": 1_000_000})
-            await server.until("BUSY")
+            await server.until_logs("held", "started")
             server.process.kill()
             await server.ended()
             await nothing_left(server.mark)

@@ -89,7 +89,7 @@ async def test_W28_without_a_check_health_answers_while_the_interpreter_is_held(
     with trio.fail_after(60):
         async with serve("holds_gil.py") as server:
             await server.start("held")
-            await server.until("BUSY")
+            await server.until_logs("held", "started")
             began = trio.current_time()
             for _ in range(20):
                 assert (await server.health())["status"] in ("BUSY", "READY")

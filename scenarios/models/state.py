@@ -1,5 +1,7 @@
 """Counts its runs on ``self``, and shows what one run can see of the others."""
 
+from typing import Any
+
 from cog import BaseRunner, current_scope
 
 
@@ -9,7 +11,7 @@ class Runner(BaseRunner):
         self.setups = getattr(self, "setups", 0) + 1
         self.runs = 0
 
-    def run(self, name: str = "?", fail: bool = False, items: list[str] = []) -> dict[str, object]:  # noqa: B006
+    def run(self, name: str = "?", fail: bool = False, items: list[str] = []) -> dict[str, Any]:  # noqa: B006
         self.runs += 1
         items.append(name)
         print(f"run of {name}")
