@@ -27,6 +27,7 @@ from cog_trio.spawn import WorkerProcess
 DESCRIPTORS_A_MESSAGE: Final = 200  # the kernel takes at most 253
 _CHUNK: Final = 2**18  # bytes a read of what was left
 _CGROUP: Final = Path("/proc/self/cgroup")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Link(Protocol):
@@ -173,7 +174,7 @@ def _oom_kills() -> int | None:
     """How many processes the kernel has killed in our cgroup for want of memory; None if that can't be read."""
     try:
         place = next(line[3:] for line in _CGROUP.read_text().splitlines() if line.startswith("0::"))
-        events = Path("/sys/fs/cgroup", place.lstrip("/"), "memory.events").read_text()
+        events = (_CGROUPS / place.lstrip("/") / "memory.events").read_text()
         return int(dict(line.split() for line in events.splitlines())["oom_kill"])
     except (OSError, StopIteration, KeyError, ValueError):
         return None

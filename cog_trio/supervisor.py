@@ -342,22 +342,25 @@ class Supervisor:
         self._check_ready()
 
     def _check_ready(self) -> None:
-        if self._ready is None or len(self._greeted) < self.described.concurrency or self.cause is not None:
-            return  # not all of it has come, or what comes is too late
+        if self._ready is None or len(self._greeted) < self.described.concurrency:
+            return
+        if self.dying or self.cause is not None:
+            return  # too late
         if self._ready.slots != tuple(range(self.described.concurrency)):
             raise ProtocolBroken(f"Ready names the slots {self._ready.slots}")
         self.pool = PermitPool(self._ready.slots)
-        self._start()
-        self._on_event(self._ready)
+        if self._start():
+            self._on_event(self._ready)
 
-    def _start(self) -> None:
-        """It is usable, unless it is dying already, or the one who waits for it was cancelled."""
-        if self.dying or trio.current_effective_deadline() == -math.inf:
-            return
+    def _start(self) -> bool:
+        """It is usable, unless the one who waits for it was cancelled: no shield may go up then."""
+        if not self.dying and trio.current_effective_deadline() == -math.inf:
+            return False
         self.lift("setup")
         self._usable = True
         self._task_status.started(True)
         self.pumps.shield = True
+        return True
 
     async def close_slot(self, slot: SlotId) -> None:
         """A slot's socket has ended; lose it, unless the worker's death comes first and tells why."""

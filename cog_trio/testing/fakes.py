@@ -183,40 +183,36 @@ class FakeWorker:
                 wire.up.close()
                 wire.down.close()
 
-    async def controls(self) -> AsyncIterator[ControlRequest]:
-        """What the parent sends on the control channel, until its end."""
-        while True:
-            while self._heard:
-                yield self._heard.pop(0)
+    async def control_message(self) -> ControlRequest | None:
+        """Wait for the parent's next control message; None at the end."""
+        while not self._heard:
             if not (data := await self.wire.down.receive_some()):
-                return
+                return None
             self._lines.feed(data)
             self._heard += [control_requests.decode(line) for line in self._lines.frames()]
+        return self._heard.pop(0)
 
-    async def next_control(self, kind: type[T]) -> T:
-        """Wait for the parent's next control message, which is of this kind."""
-        async for message in self.controls():
-            assert isinstance(message, kind), message
-            return message
-        raise trio.EndOfChannel
-
-    async def requests(self, slot: int) -> AsyncIterator[SlotRequest]:
-        """What the parent sends on a slot, until its end."""
+    async def slot_message(self, slot: int) -> SlotRequest | None:
+        """Wait for the parent's next frame on a slot; None at the end."""
         requests = self._requests[slot]
-        while True:
-            while requests:
-                yield requests.pop(0)
+        while not requests:
             if not (data := await self.slots[slot].down.receive_some()):
-                return
+                return None
             self._frames[slot].feed(data)
             requests += [slot_requests.decode(body) for body in self._frames[slot].frames()]
+        return requests.pop(0)
+
+    async def next_control(self, kind: type[T]) -> T:
+        """The next control message, which is of this kind."""
+        message = await self.control_message()
+        assert isinstance(message, kind), message
+        return message
 
     async def next_request(self, kind: type[T], slot: int = 0) -> T:
-        """Wait for the parent's next frame on a slot, which is of this kind."""
-        async for request in self.requests(slot):
-            assert isinstance(request, kind), request
-            return request
-        raise trio.EndOfChannel
+        """The next frame on a slot, which is of this kind."""
+        request = await self.slot_message(slot)
+        assert isinstance(request, kind), request
+        return request
 
     def describe(self) -> None:
         self.say(
@@ -232,9 +228,11 @@ class FakeWorker:
             )
         )
 
-    def ready(self) -> None:
+    def greet(self) -> None:
         for slot in range(self.concurrency):
             self.send(ProtocolVersion(PROTOCOL_VERSION), slot)
+
+    def ready(self) -> None:
         self.say(Ready(tuple(map(SlotId, range(self.concurrency)))))
 
     async def set_up(self) -> None:
@@ -243,13 +241,18 @@ class FakeWorker:
         self.describe()
         while len(self.slots) < self.concurrency:
             await trio.lowlevel.checkpoint()
+        self.greet()
         self.ready()
 
-    def finish(self, run: Predict, *outputs: bytes) -> None:
-        """Raw outputs, Done and Idle."""
+    def finish_without_idle(self, run: Predict, *outputs: bytes) -> None:
+        """Raw outputs and Done."""
         for index, output in enumerate(outputs):
             self.send(OutputChunk(msgspec.Raw(output), index), run.slot)
         self.send(Done(run.slot, run.id, run.run, 0.0), run.slot)
+
+    def finish(self, run: Predict, *outputs: bytes) -> None:
+        """Raw outputs, Done and Idle."""
+        self.finish_without_idle(run, *outputs)
         self.say(Idle(run.slot, run.id, run.run))
 
 
@@ -300,7 +303,7 @@ async def exit_9(worker: FakeWorker, run: Predict) -> None:
 
 async def no_idle(worker: FakeWorker, run: Predict) -> None:
     """Ends its run and never says Idle."""
-    worker.send(Done(run.slot, run.id, run.run, 0.0), run.slot)
+    worker.finish_without_idle(run)
     await trio.sleep_forever()
 
 
@@ -324,7 +327,7 @@ async def _serve(worker: FakeWorker, behaviour: Behaviour) -> None:
         nursery.start_soon(_die, worker, nursery.cancel_scope)
         for slot in range(worker.concurrency):
             nursery.start_soon(_serve_slot, worker, slot, behaviour, runs)
-        async for message in worker.controls():
+        while (message := await worker.control_message()) is not None:
             match message:
                 case Cancel(run=run):
                     runs.setdefault(run, trio.CancelScope()).cancel()
@@ -341,7 +344,7 @@ async def _die(worker: FakeWorker, scope: trio.CancelScope) -> None:
 
 
 async def _serve_slot(worker: FakeWorker, slot: int, behaviour: Behaviour, runs: dict[int, trio.CancelScope]) -> None:
-    async for request in worker.requests(slot):
+    while (request := await worker.slot_message(slot)) is not None:
         match request:
             case Predict():
                 scope = runs.setdefault(request.run, trio.CancelScope())
