@@ -52,8 +52,9 @@ _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 async def serve_connection(app: App, server: ServerState, stream: trio.abc.HalfCloseableStream) -> None:
     """Serve one connection to its end. No exception leaves but ``Cancelled`` and its like."""
+    connection = Connection(app, server, stream)
     try:
-        await Connection(app, server, stream).run()
+        await connection.run()
     except Exception as error:
         log.warning("a connection was dropped: %s", _one_line(error))
         log.debug("a connection was dropped", exc_info=error)
@@ -64,6 +65,8 @@ async def serve_connection(app: App, server: ServerState, stream: trio.abc.HalfC
             log.debug("a connection was dropped", exc_info=caught)
         if rest is not None:
             raise rest from None
+    finally:
+        await connection.close()
 
 
 def _one_line(error: BaseException) -> str:
@@ -109,7 +112,6 @@ class Connection:
                 await self._read(client, server)
         finally:
             self._server.connections.discard(self)
-            await self._end()
 
     def _make(self, kind: type[Any], client: Any, server: Any) -> Any:
         state = self._server
@@ -260,10 +262,12 @@ class Connection:
         except (*_GONE, trio.BusyResourceError):
             self._broken = True
 
-    async def _end(self) -> None:
-        if not self._closing:
+    async def close(self) -> None:
+        """Close the stream, after an orderly end where there is one."""
+        try:
             await self._shut()
-        await trio.aclose_forcefully(self._stream)
+        finally:
+            await trio.aclose_forcefully(self._stream)
 
     # Hypercorn's task group.
 

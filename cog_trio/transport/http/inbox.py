@@ -64,5 +64,6 @@ class Inbox:
             if self._writers:
                 self._writers.unpark_all()
             return message
+        await trio.lowlevel.checkpoint()  # for an app that asks on and on
         assert self._end is not None
         return self._end

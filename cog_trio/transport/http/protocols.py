@@ -142,9 +142,15 @@ class Http1(H11Protocol):
                 elif self.stream is not None:
                     await self.stream.handle(EndBody(stream_id=STREAM_ID))
             elif isinstance(event, Data):  # WebSocket
-                if self.stream is None:
+                stream = self.stream
+                if stream is None:
                     return
-                await self.stream.handle(event)
+                await stream.handle(event)
+                if stream.closed and self.stream is stream:  # refused by Hypercorn, which does not tell the app
+                    if stream.app_put is not None:
+                        await stream.app_put({"type": "websocket.disconnect", "code": 1006})
+                    await self.send(Closed())
+                    return
             elif event is h11.PAUSED:
                 self._paused = True
                 return
