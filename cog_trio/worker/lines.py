@@ -46,7 +46,9 @@ class Lines:
         return not (self._parts or self._sent or (self._decoder is not None and self._decoder.getstate()[0]))
 
     def feed(self, text: str) -> Sequence[str]:
-        """What can go now. ``text`` holds no lone surrogates."""
+        """What can go now. Lone surrogates, which no JSON can hold, become backslash escapes."""
+        if not text.isascii():
+            text = _clean(text)
         size = self._size + len(text)
         if size <= PIECE:
             end = max(text.rfind("\n"), text.rfind("\r")) + 1
@@ -156,3 +158,11 @@ class Lines:
         self._held = data[len(go.encode()) :].decode()
         self._sent += len(go.encode())
         return (go,) if go else ()
+
+
+def _clean(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text

@@ -80,7 +80,8 @@ class Pipes:
         with self._held() as held:
             if not held:
                 return
-            self._read_all()
+            if self._ready():
+                self._read_all()
             target = self._target()
             for pipe in self._pipes.values():
                 if pieces := pipe.lines.finish():

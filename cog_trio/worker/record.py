@@ -58,7 +58,7 @@ class Journal(ABC):
 
     @abstractmethod
     def post(self, source: LogSource, text: str | bytes) -> None:
-        """Take text, never wait. ``str`` without lone surrogates; ``bytes`` are UTF-8."""
+        """Take text, never wait. ``bytes`` are UTF-8."""
 
     def write(self, source: LogSource, text: str | bytes) -> None:
         """Take text, then wait for room. On the main thread: inside ``gate.runtime()``."""
@@ -248,5 +248,5 @@ def _cut(lines: Lines, item: Item) -> Sequence[str]:
     return item if isinstance(item, tuple) else lines.feed_bytes(item)
 
 
-current: Final[ContextVar[Record | None]] = ContextVar("cog_trio_record", default=None)
-"""The record of the run whose code is executing."""
+current: Final[ContextVar[Journal | None]] = ContextVar("cog_trio_record", default=None)
+"""The record of the run whose code is executing; the service log for code that belongs to no run by design."""

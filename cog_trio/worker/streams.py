@@ -47,7 +47,7 @@ class RoutedStream(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         with gate.runtime():
-            self.router.write(self.source, text if text.isascii() else _clean(text))
+            self.router.write(self.source, text)
         return len(text)
 
     def flush(self) -> None:
@@ -168,11 +168,3 @@ class PlainRouter:
 
     def _stream(self, source: LogSource) -> io.TextIOWrapper:
         return self.stdout if source is LogSource.STDOUT else self.stderr
-
-
-def _clean(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", ERRORS).decode()
-    return text

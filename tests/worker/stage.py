@@ -87,7 +87,8 @@ def play(body: str, *, read: Callable[[int], bytes] = lambda fd: os.read(fd, 2**
         try:
             got = child.wait(LIMIT)
         except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGABRT)
+            child.send_signal(signal.SIGABRT)  # its stacks go to our stderr
+            child.wait(LIMIT)
             raise
         finally:
             child.kill()

@@ -97,6 +97,10 @@ def test_finish_forgets_that_a_line_was_cut() -> None:
     assert list(lines.feed("new\n")) == ["new\n"]
 
 
+def test_W46_lone_surrogates_are_escaped() -> None:
+    assert feed("a\udc80\u20ac\n") == ["a\\udc80\u20ac\n"]
+
+
 def test_W44_characters_across_reads_are_whole() -> None:
     data = "naïve \u20ac \U0001f600\n".encode()
     for cut in range(len(data) + 1):
