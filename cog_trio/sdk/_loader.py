@@ -174,7 +174,8 @@ def _choose(module: types.ModuleType, train: bool) -> Any:
             if callable(found) and (not inspect.isclass(found) or _defines(found, "train")):
                 return found
         raise AttributeError(f"{file} defines neither a function train nor a class with a method train")
-    has_runner, has_predictor = hasattr(module, "Runner"), hasattr(module, "Predictor")
+    has_runner = hasattr(module, "Runner")
+    has_predictor = getattr(module, "Predictor", BasePredictor) not in OURS  # not what ``from cog import *`` brings
     if not has_runner and not has_predictor:
         raise AttributeError(f"{file} defines neither Runner nor Predictor")
     fault: Exception | None = None

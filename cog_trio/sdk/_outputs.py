@@ -69,7 +69,7 @@ def read_output(annotation: Any, space: Namespace) -> Fragment:
             "import it outside of TYPE_CHECKING, or write Annotated[..., Opaque] for any JSON object"
         )
     members, nullable = options(annotation, space)
-    if len(members) == 1 and not members[0].opaque and not nullable:
+    if len(members) == 1 and get_args(members[0].type) and not members[0].opaque and not nullable:
         kind = get_origin(members[0].type)
         if kind in CONCATENATE:
             return _concatenated(members[0].type, space)

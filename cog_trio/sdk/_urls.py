@@ -114,9 +114,9 @@ class URLFile(io.IOBase):
         self._resources = ExitStack()
 
     def _open(self) -> io.BufferedReader:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
         if self._body is None:
-            if self.closed:
-                raise ValueError("I/O operation on closed file")
             self._body = self._request()
         return self._body
 

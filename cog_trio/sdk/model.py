@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import copy as copying
 import dataclasses
-import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -66,6 +65,8 @@ class BaseModel:
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
         """The fields as JSON: paths as text, secrets masked."""
+        import json
+
         separators = (",", ":") if indent is None else None
         dumped = self.model_dump()
         return json.dumps(dumped, default=_json_default, ensure_ascii=False, indent=indent, separators=separators)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import io
 import pathlib
-import shutil
 import sys
-import tempfile
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Iterator, TypeVar, Union, cast  # noqa: UP035 - models see typing's
@@ -78,7 +76,7 @@ class File(io.IOBase):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return _pydantic_schema(cls.validate, None)
+        return _pydantic_schema(cls.validate, as_text=False)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
@@ -105,7 +103,7 @@ class Path(pathlib.PosixPath):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return _pydantic_schema(cls.validate, str)
+        return _pydantic_schema(cls.validate, as_text=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
@@ -136,6 +134,9 @@ class URLPath(Path):
     def convert(self) -> Path:
         """Copy the file object into a temporary file, once; its name ends with `filename`."""
         if self._path is None:
+            import shutil
+            import tempfile
+
             with tempfile.NamedTemporaryFile(suffix=self.filename, delete=False) as target:
                 path = Path(target.name)
                 try:
@@ -214,19 +215,21 @@ class Secret:
                 return cls(value)
             raise ValueError("Secret must be a string")
 
-        return _pydantic_schema(validate, str)
+        return _pydantic_schema(validate, as_text=True)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
         return {"type": "string", "format": "password", "writeOnly": True, "x-cog-secret": True}
 
 
-def _pydantic_schema(validate: Any, to_json: Any) -> Any:
+def _pydantic_schema(validate: Any, *, as_text: bool) -> Any:
+    """The hook of a type: values pass as they are, also out of ``model_dump()``; in JSON they are ``str(value)``.
+
+    Without a serializer, and with most of those there are, pydantic would show a `Secret` as any other dataclass.
+    """
     from pydantic_core import core_schema
 
-    if to_json is None:
-        return core_schema.no_info_plain_validator_function(validate)
-    serialization = core_schema.plain_serializer_function_ser_schema(to_json, when_used="json")
+    serialization = core_schema.to_string_ser_schema(when_used="json") if as_text else None
     return core_schema.no_info_plain_validator_function(validate, serialization=serialization)
 
 
