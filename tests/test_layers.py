@@ -1,0 +1,134 @@
+"""docs/design/modules.md holds: who imports whom, who opens nurseries, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+PACKAGE: Final = ROOT / "cog_trio"
+PAGE: Final = (ROOT / "docs" / "design" / "modules.md").read_text()
+FILES: Final = sorted(PACKAGE.rglob("*.py"))
+MAX_LINES: Final = 400
+
+
+def _table(heading: str) -> Iterator[list[str]]:
+    """The cells of each row of the first table under a heading."""
+    _, _, rest = PAGE.partition(f"## {heading}\n")
+    rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    for row in rows[2:]:
+        yield [cell.strip() for cell in row.strip("|").split(" | ")]
+
+
+MAP: Final = {cells[0].strip("`"): set(re.findall(r"`([\w.]+)`", cells[-1])) for cells in _table("Map")}
+OWNERS: Final = {path for cells in _table("Nurseries") for path in re.findall(r"`([\w/.]+)`", cells[1])}
+RUNNERS: Final = {"cli/serve.py", "worker/loop.py"}
+
+
+def _inside(file: Path) -> str:
+    return file.relative_to(PACKAGE).as_posix()
+
+
+def _row(file: Path) -> str:
+    """The line of the map that a file belongs to: its own, or its folder's."""
+    inside = _inside(file)
+    return inside if inside in MAP else inside.partition("/")[0] + "/"
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """What of ours a file imports, as paths below the package; names of the package itself as ``cog_trio``."""
+    here = [PACKAGE.name, *file.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            paths = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parts = here[: len(here) - node.level + 1] if node.level else []
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            paths = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for path in paths:
+            if path == PACKAGE.name:
+                yield path
+            elif path.startswith(f"{PACKAGE.name}."):
+                yield _module(path.split(".")[1:])
+
+
+def _module(parts: list[str]) -> str:
+    """Without the names inside a module; the package's own names are ``cog_trio``."""
+    for length in range(len(parts), 0, -1):
+        place = PACKAGE.joinpath(*parts[:length])
+        if place.is_dir() or place.with_suffix(".py").is_file():
+            return ".".join(parts[:length])
+    return PACKAGE.name
+
+
+@pytest.mark.parametrize("file", FILES, ids=_inside)
+def test_file_has_its_line_in_the_map(file: Path) -> None:
+    assert _row(file) in MAP
+
+
+@pytest.mark.parametrize("file", FILES, ids=_inside)
+def test_file_imports_only_what_its_line_names(file: Path) -> None:
+    row = _row(file)
+    allowed = {*MAP[row], *([row.rstrip("/")] if row.endswith("/") else [])}
+    for module in _imports(file):
+        assert any(module == name or module.startswith(f"{name}.") for name in allowed), module
+
+
+@pytest.mark.parametrize("file", FILES, ids=_inside)
+def test_file_is_not_too_long(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= MAX_LINES
+
+
+def test_map_names_no_file_that_is_not_there() -> None:
+    for row in MAP:
+        place = PACKAGE / row
+        assert place.is_dir() if row.endswith("/") else place.is_file(), row
+
+
+def _callers(name: str) -> set[str]:
+    """Files that call ``something.name(...)``."""
+    return {
+        _inside(file)
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
+    }
+
+
+def test_nurseries_are_opened_by_their_owners_only() -> None:
+    assert _callers("open_nursery") == OWNERS
+
+
+def test_event_loops_and_signals_are_the_programs_alone() -> None:
+    loops = {
+        _inside(file)
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "run"
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "trio"
+    }
+    assert loops == RUNNERS
+    assert _callers("spawn_system_task") == set()
+    assert _callers("open_signal_receiver") == {"cli/serve.py"}
+
+
+def test_only_settings_reads_the_environment_in_the_parent() -> None:
+    """The command line hands the environment over, spawn passes it on; the others live in the model's process."""
+    readers = {
+        _inside(file)
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    theirs = {reader for reader in readers if reader.startswith(("worker/", "sdk/", "_alias/", "client.py"))}
+    assert readers - theirs <= {"cli/__init__.py", "server/http.py", "spawn.py"}
