@@ -1,17 +1,32 @@
 """How recorded metrics add up in a prediction (spec/sdk-and-schema.md 1.7). Pure functions on plain JSON.
 
 Dots in a name nest objects; whatever else stands on the way is replaced by an object. ``null`` deletes a leaf
-and leaves its parents. The type rules are the worker's, where the user gets the exception; what can't be added
-here is ignored.
+and leaves its parents. The type rules are the worker's, where the user gets the exception; an increment of what is
+no number is ignored here.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from cog_trio.bridge.protocol import Json, MetricMode
+
+MAX_DEPTH: Final = 200  # levels of one value; JSON readers give up between 100 and 1000
+MAX_INTEGER: Final = 10**4300  # what is shorter can be written as JSON (D15)
+
+
+class Unfit(Exception):
+    """The value can't be shown as JSON; nothing has changed."""
 
 
 def aggregate(metrics: dict[str, Json], name: str, value: Json, mode: MetricMode) -> None:
-    """Apply one recorded value to the tree ``metrics``."""
+    """Apply one recorded value to the tree ``metrics``.
+
+    Raises:
+      Unfit: if what comes out could not be written, or not be read by others.
+    """
+    if isinstance(value, (dict, list)) and _is_deep(value):
+        raise Unfit(f"it is nested over {MAX_DEPTH} levels deep")
     *parents, leaf = name.split(".")
     node = metrics
     for segment in parents:
@@ -33,8 +48,12 @@ def aggregate(metrics: dict[str, Json], name: str, value: Json, mode: MetricMode
 
 def _increment(node: dict[str, Json], leaf: str, value: Json) -> None:
     old = node.get(leaf, 0)
-    if _is_number(old) and _is_number(value):
-        node[leaf] = old + value
+    if not (_is_number(old) and _is_number(value)):
+        return
+    total = old + value
+    if not -MAX_INTEGER < total < MAX_INTEGER:
+        raise Unfit("the sum is too large")
+    node[leaf] = total
 
 
 def _append(node: dict[str, Json], leaf: str, value: Json) -> None:
@@ -48,3 +67,17 @@ def _append(node: dict[str, Json], leaf: str, value: Json) -> None:
 
 def _is_number(value: Json) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_deep(value: Json) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True

@@ -13,7 +13,6 @@ reply. A place can be reserved for a file that is still being read, so that the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Final
@@ -23,7 +22,7 @@ import trio
 
 from cog_trio.bridge.protocol import Json, MetricMode, PredictionId
 from cog_trio.logtext import LogText
-from cog_trio.metrics import aggregate
+from cog_trio.metrics import Unfit, aggregate
 
 LOG_LIMIT: Final = 32 * 2**20  # bytes of a prediction's logs, unless the settings say otherwise
 
@@ -59,8 +58,7 @@ class IllegalTransition(Exception):
     """A step that the table does not have: our own bug, never the worker's."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """How a run ended, once its slot is free or given up."""
 
     fact: Fact  # RETURNED, RAISED or CUT
@@ -229,9 +227,12 @@ class Prediction:
         self.output_size += len(memoryview(output))
 
     def record_metric(self, name: str, value: msgspec.Raw, mode: MetricMode) -> None:
-        """Merge one recorded metric (spec/sdk-and-schema.md 1.7)."""
+        """Merge one recorded metric (spec/sdk-and-schema.md 1.7); one that JSON can't carry on is told in the logs."""
         self._refuse_after_end("a metric")
-        aggregate(self._metrics, name, msgspec.json.decode(value), mode)
+        try:
+            aggregate(self._metrics, name, msgspec.json.decode(value), mode)
+        except (Unfit, msgspec.DecodeError, RecursionError) as error:
+            self._logs.append(f"[cog_trio] the metric {name} was dropped: {error}\n")
 
     def _refuse_after_end(self, what: str) -> None:
         if self.status in TERMINAL:

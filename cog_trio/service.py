@@ -17,7 +17,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -34,13 +34,13 @@ from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEv
 from cog_trio.refusals import AlreadyRunning, AtCapacity, NotReady, Rejected, not_ready
 from cog_trio.retained import Retained
 from cog_trio.settings import Settings
+from cog_trio.spawn import WorkerProcess
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
 if TYPE_CHECKING:
     from cog_trio.process import Link
-    from cog_trio.spawn import WorkerProcess
 
 __all__ = ["AlreadyRunning", "AtCapacity", "NotReady", "PredictionService", "Rejected", "ServiceBroken", "open_service"]
 
@@ -282,14 +282,12 @@ class PredictionService:
         if not needs_spill(input, context):
             return Job(output_dir=folder, input=msgspec.Raw(input), context=context)
         try:
-            path = await spill(folder, input, context)
-        except OSError as error:
+            return Job(output_dir=folder, input_file=await spill(folder, input, context))
+        except BaseException as error:
             with slot.permit:
-                return Outcome(Fact.RAISED, f"{type(error).__name__}: {error}", ours=True)
-        except BaseException:
-            with slot.permit:
-                raise
-        return Job(output_dir=folder, input_file=path)
+                if not isinstance(error, OSError):
+                    raise
+            return Outcome(Fact.RAISED, f"{type(error).__name__}: {error}", ours=True)
 
     def _finish(self, prediction: Prediction, outcome: Outcome, file_error: str | None) -> None:
         """The terminal step, and all bookkeeping with it."""
@@ -374,7 +372,11 @@ async def open_service(
     settings = settings or Settings()
     failure: BaseException | None = None
     try:
-        async with open_workspace() as workspace, trio.open_nursery() as nursery:
+        async with AsyncExitStack() as stack:
+            if isinstance(worker, WorkerProcess):
+                stack.enter_context(worker)  # killed and reaped on every way out, also if it is never adopted (D46)
+            workspace = await stack.enter_async_context(open_workspace())
+            nursery = await stack.enter_async_context(trio.open_nursery())
             service = PredictionService(settings, workspace, nursery, now)
             service._start(model, train, worker, cwd)
             try:
@@ -387,13 +389,11 @@ async def open_service(
             with trio.move_on_after(service._end_limit, shield=True):
                 await service.wait_stopped()
             nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        _, ours = group.split(trio.Cancelled)
-        if ours is not None:
-            if ours.split(Exception)[1] is not None:  # KeyboardInterrupt and the like are nobody's failure
-                raise
-            raise ServiceBroken(f"the service failed: {ours.exceptions[0]!r}") from group
-        if failure is None:
+    except (trio.Cancelled, BaseExceptionGroup) as caught:
+        ours = caught.split(trio.Cancelled)[1] if isinstance(caught, BaseExceptionGroup) else None
+        if ours is not None and ours.split(Exception)[1] is None:  # KeyboardInterrupt and the like are no fault
+            raise ServiceBroken(f"the service failed: {ours!r}") from caught
+        if ours is not None or failure is None or isinstance(failure, trio.Cancelled):
             raise
     if failure is not None:
         raise failure

@@ -353,6 +353,35 @@ async def test_big_integers_in_metrics_are_exact() -> None:
     assert b'"n":1' + b"0" * 60 + b"}" in prediction.snapshot()
 
 
+@pytest.mark.parametrize(
+    "value",
+    [b"[" * 201 + b"]" * 201, b"[" * 5000 + b"]" * 5000, b'{"a":' * 300 + b"1" + b"}" * 300, b"9" * 4301, b"1e999"],
+)
+async def test_a_metric_that_json_cant_carry_is_told_in_the_logs(value: bytes) -> None:
+    prediction = Prediction("p")
+    prediction.dispatched()
+    prediction.record_metric("kept", raw(1), MetricMode.REPLACE)
+    prediction.record_metric("a.b", msgspec.Raw(value), MetricMode.REPLACE)
+    assert "[cog_trio] the metric a.b was dropped: " in shown(prediction)["logs"]
+    assert shown(prediction)["metrics"] == {"kept": 1}
+
+
+async def test_a_sum_that_is_too_long_to_write_is_told_in_the_logs() -> None:
+    prediction = Prediction("p")
+    prediction.dispatched()
+    for _ in range(2):
+        prediction.record_metric("n", msgspec.Raw(b"9" * 4300), MetricMode.INCREMENT)
+    assert shown(prediction)["metrics"] == {"n": int("9" * 4300)}
+    assert "too large" in prediction.logs
+
+
+async def test_a_value_of_200_levels_is_kept() -> None:
+    prediction = Prediction("p")
+    prediction.dispatched()
+    prediction.record_metric("m", msgspec.Raw(b"[" * 200 + b"]" * 200), MetricMode.REPLACE)
+    assert b"[" * 200 in prediction.snapshot()
+
+
 async def test_nothing_that_changes_it_has_a_checkpoint() -> None:
     prediction = Prediction("p")
     with trio.testing.assert_no_checkpoints():

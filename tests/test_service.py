@@ -58,6 +58,7 @@ from cog_trio.service import (
     open_service,
 )
 from cog_trio.settings import Settings
+from cog_trio.spawn import spawn
 from cog_trio.testing.fakes import FakeWorker, deaf, echo, exit_9, garbage, no_idle, open_fake_worker, stall
 
 T = TypeVar("T")
@@ -576,18 +577,19 @@ async def test_W25_a_cancel_at_any_step_ends_canceled_or_came_too_late(autojump_
 
 
 async def test_canceled_wins_over_a_model_that_swallows_it(autojump_clock: Clock) -> None:
+    returned = trio.Event()
+
     async def survive(worker: FakeWorker, run: Predict) -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            worker.finish(run, b'"survived"')
-            with trio.CancelScope(shield=True):
-                await worker.wait_exit()
+        with trio.CancelScope(shield=True):
+            await returned.wait()
+        worker.finish(run, b'"survived"')
 
     async with serving(survive) as (service, _):
         prediction = service.create(id="a")
         await trio.testing.wait_all_tasks_blocked()
         service.cancel("a")
+        await trio.testing.wait_all_tasks_blocked()
+        returned.set()
         await prediction.wait_finished()
         assert (shown(prediction)["status"], shown(prediction)["output"]) == ("canceled", "survived")
 
@@ -954,6 +956,32 @@ async def test_b21_a_fault_of_ours_is_one_named_error(autojump_clock: Clock, mon
         assert isinstance(raised.value.__cause__, BaseException)
         assert "ZeroDivisionError" in str(raised.value)
         assert worker.reaped
+
+
+async def test_a_spawned_worker_is_never_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """D46: here the temporary folder can't be made, so the worker is never adopted."""
+    process = spawn(command=("/bin/sh", "-c", "sleep 1000"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+
+    async def block() -> None:
+        async with open_service("m.py", worker=process):
+            raise AssertionError("never reached")
+
+    with pytest.raises(FileNotFoundError):
+        await block()
+    assert process.popen.returncode == -9
+
+
+async def test_an_outer_cancellation_does_not_hide_what_the_block_raises(autojump_clock: Clock) -> None:
+    async def block() -> None:
+        async with open_fake_worker() as worker, open_service("m.py", worker=worker):
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise KeyError("mine")
+
+    with pytest.RaisesGroup(KeyError), trio.move_on_after(1):  # the group is the fake worker's nursery's
+        await block()
 
 
 # Files.
