@@ -111,7 +111,6 @@ class Backend:
             log.error("setup failed: %s", cause)
         elif self.health.state is State.READY:
             self.health.lost(cause)
-            log.error("the worker is lost: %s", cause)
 
     # What it says.
 
