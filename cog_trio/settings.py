@@ -168,7 +168,7 @@ class Settings:
     """All that can be set; frozen. ``Settings()`` is what ``cog-trio serve`` does without flags and variables."""
 
     host: str = _row("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too", container=True)
-    port: int = _row(8393, "--port", PORT, "TCP port; 0 takes a free one")
+    port: int = _row(8393, "--port", PORT, "TCP port; 0 takes a free one", container=True)
     uds: str | None = _row(None, "--uds", PATH, "listen on this Unix socket instead")
     fd: int | None = _row(None, "--fd", COUNT, "listen on this inherited descriptor instead")
     max_concurrency: int | None = _row(

@@ -40,9 +40,10 @@ def test_each_row_is_an_option_of_serve_and_says_its_variable(option: settings.O
     assert parameter.help == f"{option.meaning} [{option.variable}]"
 
 
-def test_container_entry_has_only_the_flags_of_cog() -> None:
+def test_container_entry_has_only_the_flags_of_cog_and_the_port() -> None:
     assert {parameter.name for parameter in entry.params} == {
         "host",
+        "port",
         "await_explicit_shutdown",
         "x_mode",
         "threads",

@@ -1,0 +1,41 @@
+"""The documentation: links lead somewhere, and what it tells to type exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+PAGES: Final = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in link:
+            assert (page.parent / link).exists(), link
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {target for page in PAGES for target in re.findall(r"`?\bmake ([a-z]+(?:-[a-z]+)*)`", page.read_text())}
+    assert {"serve", "test", "check", "system", "test-all"} <= targets
+    assert named <= targets
+
+
+def test_nothing_else_lies_at_the_top() -> None:
+    wanted = {"cog_trio", "tests", "scenarios", "docs", "pyproject.toml", "Makefile", "README.md", "LICENSE"}
+    made = {"dist", "build"}
+    assert {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} - made == wanted
+
+
+@pytest.mark.parametrize("example", ["hello", "image", "text", "concurrent"])
+def test_each_example_has_its_cog_yaml(example: str) -> None:
+    assert (ROOT / "docs" / "examples" / example / "cog.yaml").is_file()
