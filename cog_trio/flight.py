@@ -52,18 +52,18 @@ def lost(cause: str) -> Outcome:
 class Flight:
     """One run; made by the orchestrator only."""
 
-    __slots__ = ("_files", "_settled", "_waiter", "announced", "outcome", "prediction", "proof", "run", "slot")
+    __slots__ = ("_files", "_waiter", "announced", "outcome", "prediction", "proof", "run", "settled", "slot")
 
     def __init__(self, slot: SlotId, run: int, prediction: Prediction, files: FileTaker) -> None:
         self.slot = slot
         self.run = run
         self.prediction = prediction
-        self.announced = False  # it has put out a file: the worker waits for FilesTaken
+        self.announced = False  # it has put out a file, and the worker waits for FilesTaken
         self.outcome: Outcome | None = None
         self.proof: SlotIdle | None = None
         self._files = files
+        self.settled = False  # the slot is idle or lost
         self._waiter: trio.lowlevel.Task | None = None
-        self._settled: trio.Event | None = None
 
     def check_name(self, message: NamesRun) -> None:
         """See that a message names this run.
@@ -115,36 +115,47 @@ class Flight:
         if frame.index != self.prediction.next_index:
             raise ProtocolBroken(f"output {frame.index} came where output {self.prediction.next_index} is due")
 
+    @property
+    def awaits_idle(self) -> bool:
+        """It has ended, and the worker waits for nothing more of us."""
+        return self.outcome is not None and self.proof is None and not self.announced
+
     def end(self, outcome: Outcome) -> None:
-        """Record how it ended and wake its task; the first end stands."""
+        """Record how it ended; the first end stands."""
         if self.outcome is None:
             self.outcome = outcome
-            if self._waiter is not None:
-                trio.lowlevel.reschedule(self._waiter)
-                self._waiter = None
+            self._wake()
 
     def settle(self, proof: SlotIdle | None) -> None:
         """The slot is idle (with the proof) or lost (without)."""
         self.proof = proof
-        if self._settled is not None:
-            self._settled.set()
+        self.settled = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """One wake for outcome and proof together: that is the usual case, and each turn of the scheduler counts."""
+        if self._waiter is not None and self.outcome is not None and (self.settled or self.announced):
+            trio.lowlevel.reschedule(self._waiter)
+            self._waiter = None
 
     async def wait_ended(self, ask_to_stop: Callable[[], None]) -> None:
-        """Wait for the outcome.
+        """Wait for the outcome, and for idleness too unless files must be taken before.
 
         Cancellation: calls ``ask_to_stop`` and waits on; it is delivered at the task's next checkpoint.
         """
-        if self.outcome is not None:
-            return
+        if self.outcome is None or not (self.settled or self.announced):
+            await self._sleep(ask_to_stop)
 
+    async def wait_settled(self) -> None:
+        """Wait until the slot is idle or lost. Cancellation: waits on."""
+        if not self.settled:
+            self.announced = False
+            await self._sleep(lambda: None)
+
+    async def _sleep(self, on_cancel: Callable[[], None]) -> None:
         def abort(_: object) -> trio.lowlevel.Abort:
-            ask_to_stop()
+            on_cancel()
             return trio.lowlevel.Abort.FAILED
 
         self._waiter = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(abort)
-
-    async def wait_settled(self) -> None:
-        """Wait until the slot is idle or lost; only called while it is neither."""
-        self._settled = trio.Event()
-        await self._settled.wait()

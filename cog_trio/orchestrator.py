@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["Event", "Lost", "Orchestrator", "SetupFailed", "WorkerLost", "open_orchestrator"]
 log: Final = logging.getLogger(__name__)
 
-IDLE_LIMIT: Final = 5.0  # seconds from the terminal frame, or FilesTaken, to Idle (D22)
 SEND_LIMIT: Final = 5.0  # seconds for a frame that fits the empty buffer of an idle slot
 SHUTDOWN_LIMIT: Final = 10.0  # seconds for the worker's own exit, its atexit handlers included (D30)
 DIRECT_SEND: Final = 32 * 2**10  # bytes of payload that surely fit this buffer
@@ -134,10 +133,12 @@ class Orchestrator:
             try:
                 await self._dispatch(flight, job)
                 await flight.wait_ended(lambda: self._ask_to_stop(flight))
-                if flight.announced:
-                    await files.settled()
+                try:
+                    if flight.announced:
+                        await files.settled()
+                finally:
+                    await self._settle(flight)
             finally:
-                await self._settle(flight)
                 supervisor.lift(flight.run)
                 if self._is_open(flight):
                     del supervisor.flights[flight.slot]
@@ -183,13 +184,10 @@ class Orchestrator:
 
     async def _settle(self, flight: Flight) -> None:
         """Get the proof of idleness, or lose the slot."""
-        if flight.announced and self._is_open(flight):
+        if flight.announced and not flight.settled and self._is_open(flight):
             await self._send(flight, FilesTaken(flight.slot, flight.prediction.id, flight.run))
-        if flight.proof is None and self._is_open(flight):
-            with trio.move_on_after(IDLE_LIMIT, shield=True) as limit:
-                await flight.wait_settled()
-            if limit.cancelled_caught:
-                self._supervisor.break_slot(flight.slot, causes.NOT_IDLE.format(flight.slot, IDLE_LIMIT))
+            self._supervisor.expect_idle(flight.slot)
+        await flight.wait_settled()
 
     def _is_open(self, flight: Flight) -> bool:
         return self._supervisor.flights.get(flight.slot) is flight

@@ -8,7 +8,7 @@ pipes is applied, it is reaped, and the runs still open are failed with the caus
 
 Frames of a slot go to the run that is open there (``flight.py``). What breaks the rules on one slot costs that slot;
 on the control channel, the worker. One task writes the control channel, so that asking a run to stop is synchronous
-and no cancelled sender leaves half a message. Nothing here retries, and nothing touches a file.
+and no cancelled sender leaves half a message.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 EOF_GRACE: Final = 1.0  # seconds between a channel's end and the kill: the dying close first, then their exit is seen
+IDLE_LIMIT: Final = 5.0  # seconds from the terminal frame, or FilesTaken, to Idle (D22)
 BURY_LIMIT: Final = 5.0  # seconds from SIGKILL to the exit; longer means that it hangs in the kernel
 MAX_SLOTS: Final = 10_000
 MAX_OUTBOX: Final = 2 * MAX_SLOTS + 16  # control messages: at most one Cancel a run, and a handful of others
@@ -94,6 +95,7 @@ class Supervisor:
         self._patience = trio.CancelScope()
         self._limits: dict[str | int, tuple[float, str]] = {}  # deadline, and the cause if it passes
         self._streams: list[trio.abc.Stream] = []
+        self._due: dict[SlotId, trio.CancelScope] = {}  # of each slot's reader: when Idle is overdue
         self._greeted: set[SlotId] = set()  # slots that have sent their ProtocolVersion
         self._ready: Ready | None = None
         self._usable = False
@@ -237,11 +239,13 @@ class Supervisor:
             case Idle():
                 if (flight := self._named(message)) is not None:
                     flight.settle(SlotIdle(message.slot, message.id, message.run))
+                    self._due[message.slot].deadline = math.inf
             case Cancelled():
                 if (flight := self._named(message)) is not None:
                     if flight.outcome is not None:
                         raise ProtocolBroken(f"Cancelled after the end of run {message.run}")
                     flight.end(CUT)
+                    self.expect_idle(message.slot)
             case Log() | WorkerLog() | DroppedLogs():
                 self._on_event(message)
             case HealthcheckResult():
@@ -313,6 +317,17 @@ class Supervisor:
         self.nursery.start_soon(self._read_slot, slot)
 
     async def _read_slot(self, slot: SlotId) -> None:
+        overdue = True
+        while overdue:
+            with trio.CancelScope() as self._due[slot]:
+                await self._read_frames(slot)
+            overdue = self._due[slot].cancelled_caught
+            flight = self.flights.get(slot)
+            if overdue and flight is not None and flight.outcome is not None and flight.proof is None:
+                self.break_slot(slot, causes.NOT_IDLE.format(slot, IDLE_LIMIT))
+                return
+
+    async def _read_frames(self, slot: SlotId) -> None:
         channel = self.slots[slot]
         try:
             while frames := await channel.receive():
@@ -324,6 +339,10 @@ class Supervisor:
             return
         await self.close_slot(slot)
 
+    def expect_idle(self, slot: SlotId) -> None:
+        """Nothing but Idle is due on this slot, from now on: it has its time, and then the slot is lost (D22)."""
+        self._due[slot].deadline = trio.current_time() + IDLE_LIMIT
+
     def _take(self, slot: SlotId, frames: list[SlotResponse]) -> None:
         """Apply what one read brought, in one go."""
         flight = self.flights.get(slot)
@@ -334,6 +353,8 @@ class Supervisor:
                 self._greet(slot, frame)
             else:
                 raise ProtocolBroken(f"{type(frame).__name__} on slot {slot}, where no run is open")
+        if flight is not None and flight.awaits_idle:
+            self.expect_idle(slot)
 
     def _greet(self, slot: SlotId, frame: ProtocolVersion) -> None:
         if frame.version != PROTOCOL_VERSION:

@@ -13,6 +13,7 @@ import trio
 from cog_trio.bridge.codec import Decoder, FrameBuffer, LineBuffer, ProtocolBroken, encode_frame, encode_line
 
 READ_SIZE: Final = 256 * 2**10  # bytes a read; one read brings many small frames
+FIRST_READ: Final = 16 * 2**10  # bytes, while little comes: a large buffer costs more than the read itself
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
@@ -35,6 +36,7 @@ class Channel(Generic[Sent, Received]):
         self._sending = trio.Lock()
         self._broken: str | None = None
         self._fault: ProtocolBroken | None = None
+        self._read_size = FIRST_READ
 
     async def send(self, message: Sent) -> None:
         """Send one message.
@@ -46,7 +48,11 @@ class Channel(Generic[Sent, Received]):
         Cancellation: part of the message may be out, so the channel is broken afterwards.
         """
         data = self._encode(message)
-        async with self._sending:
+        try:
+            self._sending.acquire_nowait()  # the usual case: no turn of the scheduler before the first byte is out
+        except trio.WouldBlock:
+            await self._sending.acquire()
+        try:
             if self._broken is not None:
                 raise ChannelBroken(self._broken)
             self._broken = "an earlier send was cut short"
@@ -56,6 +62,8 @@ class Channel(Generic[Sent, Received]):
                 self._broken = f"the other side is gone: {error}"
                 raise ChannelBroken(self._broken) from error
             self._broken = None
+        finally:
+            self._sending.release()
 
     async def receive(self) -> list[Received]:
         """Wait for bytes, then give every whole message in them; an empty list is the clean end.
@@ -71,12 +79,13 @@ class Channel(Generic[Sent, Received]):
             if self._fault is not None:
                 raise self._fault
             try:
-                data = await self._stream.receive_some(READ_SIZE)
+                data = await self._stream.receive_some(self._read_size)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise ChannelBroken(f"the stream failed: {error}") from error
             if not data:
                 self._buffer.close()
                 return []
+            self._read_size = READ_SIZE if len(data) == self._read_size else FIRST_READ
             if messages := self.feed(data):
                 return messages
 
