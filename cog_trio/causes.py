@@ -1,8 +1,14 @@
-"""Why a worker or a run ends by a cause of our own: one fixed text each, in this one table (D14)."""
+"""Why a worker or a run ends by a cause of our own: one fixed text each, in this one table (D14).
+
+``Limits`` are causes that wait for their time: many of them, by name, under the one scope of who waits for the worker.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Final
+
+import trio
 
 # The worker ends.
 DIED: Final = "Worker died: {}"  # how, as process.describe_exit says it
@@ -22,3 +28,26 @@ SHUT_DOWN: Final = "Worker was shut down"
 CLOSED_SLOT: Final = "Worker closed the socket of slot {}"
 NOT_IDLE: Final = "Worker did not free slot {} within {:g} s"
 NOT_READ: Final = "Worker does not read slot {}"
+
+
+class Limits:
+    """Deadlines, each with the cause that holds once it has passed; ``scope`` is cancelled by the first."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self._due: dict[str | int, tuple[float, str]] = {}
+
+    def set(self, name: str | int, seconds: float, cause: str) -> None:
+        """From now on counted; the last one of a name stands."""
+        self._due[name] = (trio.current_time() + seconds, cause)
+        self.scope.deadline = self.first[0]
+
+    def lift(self, name: str | int) -> None:
+        """A limit holds no longer; one that never did is no error."""
+        if self._due.pop(name, None) is not None:
+            self.scope.deadline = self.first[0]
+
+    @property
+    def first(self) -> tuple[float, str]:
+        """The earliest deadline and its cause."""
+        return min(self._due.values(), default=(math.inf, ""))

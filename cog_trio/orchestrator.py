@@ -139,7 +139,7 @@ class Orchestrator:
                 finally:
                     await self._settle(flight)
             finally:
-                supervisor.lift(flight.run)
+                supervisor.limits.lift(flight.run)
                 if self._is_open(flight):
                     del supervisor.flights[flight.slot]
                 if flight.proof is not None:
@@ -180,7 +180,7 @@ class Orchestrator:
     def _ask_to_stop(self, flight: Flight) -> None:
         self._supervisor.tell(Cancel(flight.slot, flight.prediction.id, flight.run))
         if self._cancel_grace is not None:
-            self._supervisor.limit(flight.run, self._cancel_grace, causes.DID_NOT_STOP.format(self._cancel_grace))
+            self._supervisor.limits.set(flight.run, self._cancel_grace, causes.DID_NOT_STOP.format(self._cancel_grace))
 
     async def _settle(self, flight: Flight) -> None:
         """Get the proof of idleness, or lose the slot."""

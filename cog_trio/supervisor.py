@@ -84,6 +84,7 @@ class Supervisor:
         self.ended = trio.Event()
         self.flights: dict[SlotId, Flight] = {}
         self.checks = Checks(self.tell)
+        self.limits = causes.Limits()  # the first to pass kills the worker
         self.slots: list[Channel[SlotRequest, SlotResponse]] = []
         self.nursery: trio.Nursery
         self._link = link
@@ -92,8 +93,6 @@ class Supervisor:
         self._on_event = on_event
         self._control: Channel[ControlRequest, ControlResponse] = Channel(link.control, ControlDecoder(), lines=True)
         self._outbox, self._to_send = trio.open_memory_channel[ControlRequest](MAX_OUTBOX)
-        self._patience = trio.CancelScope()
-        self._limits: dict[str | int, tuple[float, str]] = {}  # deadline, and the cause if it passes
         self._streams: list[trio.abc.Stream] = []
         self._due: dict[SlotId, trio.CancelScope] = {}  # of each slot's reader: when Idle is overdue
         self._greeted: set[SlotId] = set()  # slots that have sent their ProtocolVersion
@@ -114,7 +113,7 @@ class Supervisor:
                     self.nursery.start_soon(self._read_control)
                     self._open_slot(self._link.slot0)
                     if (timeout := self._setup_timeout) is not None:
-                        self.limit("setup", timeout - self._link.age, causes.SETUP_TIMED_OUT.format(timeout))
+                        self.limits.set("setup", timeout - self._link.age, causes.SETUP_TIMED_OUT.format(timeout))
                     self.tell(self._init)
                     await self._watch()
                     self.nursery.cancel_scope.cancel()
@@ -128,27 +127,17 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Wait for the exit, or until a limit has passed."""
-        with self._patience:
+        with self.limits.scope as patience:
             await self._link.wait_exit()
         self.dying = True
-        if self._patience.cancelled_caught:
-            self.end(min(self._limits.values())[1])
-
-    def limit(self, key: str | int, seconds: float, cause: str) -> None:
-        """The worker is killed with this cause, ``seconds`` from now."""
-        self._limits[key] = (trio.current_time() + seconds, cause)
-        self._patience.deadline = min(self._limits.values())[0]
-
-    def lift(self, key: str | int) -> None:
-        """A limit no longer holds; one that never did is no error."""
-        if self._limits.pop(key, None) is not None:
-            self._patience.deadline = min(self._limits.values(), default=(math.inf, ""))[0]
+        if patience.cancelled_caught:
+            self.end(self.limits.first[1])
 
     def end(self, cause: str, grace: float = 0.0) -> None:
         """The worker ends, by itself within the grace or killed, for this cause; the first one stands."""
         if self.cause is None:
             self.cause = cause
-            self.limit("end", grace, cause)
+            self.limits.set("end", grace, cause)
             self._say_lost(cause)
 
     def _say_lost(self, cause: str) -> None:
@@ -227,7 +216,7 @@ class Supervisor:
             self.end(causes.BROKE_PROTOCOL.format(fault))
 
     def _close_control(self) -> None:
-        self.limit("control", EOF_GRACE, causes.CLOSED_CONTROL)
+        self.limits.set("control", EOF_GRACE, causes.CLOSED_CONTROL)
 
     def _hear(self, message: ControlResponse) -> None:
         """Act on one control message.
@@ -377,7 +366,7 @@ class Supervisor:
         """It is usable, unless the one who waits for it was cancelled: no shield may go up then."""
         if not self.dying and trio.current_effective_deadline() == -math.inf:
             return False
-        self.lift("setup")
+        self.limits.lift("setup")
         self._usable = True
         self._task_status.started(True)
         self.pumps.shield = True
