@@ -14,6 +14,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import Any, Final
 
@@ -113,17 +114,29 @@ def _keep_alive() -> None:
     """
     for signum in _POLITE:
         signal.signal(signum, _ignore)
-    os.register_at_fork(after_in_child=_be_mortal)
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_be_mortal)
+
+
+def _hold() -> None:
+    """Keep a signal that is sent to a forked child at once until the child can die of it."""
+    _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, _POLITE)
+
+
+def _let_go() -> None:
+    if (mask := _masks.pop(threading.get_ident(), None)) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _be_mortal() -> None:
     for signum, default in _POLITE.items():
         if signal.getsignal(signum) is _ignore:
             signal.signal(signum, default)
+    _let_go()
 
 
 def _ignore(_signum: int, _frame: FrameType | None) -> None:
     """Nothing."""
 
 
+_masks: Final[dict[int, set[signal.Signals] | set[int]]] = {}  # by thread, from before its fork
 _POLITE: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}

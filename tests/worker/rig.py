@@ -210,7 +210,9 @@ class Parent:
         assert (terminal.slot, terminal.id, terminal.run) == (predict.slot, predict.id, predict.run)
         if any(isinstance(frame, FileOutput) for frame in seen):
             await line.channel.send(FilesTaken(predict.slot, predict.id, predict.run))
-        await self.hear(Idle, lambda idle: (idle.slot, idle.id, idle.run) == (predict.slot, predict.id, predict.run))
+        idle = Idle(predict.slot, predict.id, predict.run)
+        if idle not in self.heard:
+            await self.hear(Idle, lambda message: message == idle)
         return Outcome(seen, terminal)
 
     async def run(self, input: Any = None, *, slot: int = 0, **more: Any) -> Outcome:
@@ -223,10 +225,10 @@ class Parent:
             frames.append(await line.hear(LogLine, frames))
 
     async def wait_exit(self) -> int:
-        with trio.fail_after(LIMIT):
-            while (status := self.process.popen.poll()) is None:
-                await trio.sleep(0.005)
-            return status
+        def wait() -> int:
+            return self.process.popen.wait(LIMIT)
+
+        return await trio.to_thread.run_sync(wait)
 
     async def leave(self) -> int:
         """Shutdown, and whatever the worker says until it ends; the exit status."""
@@ -240,6 +242,23 @@ class Parent:
         await trio.aclose_forcefully(self.stream)
         for line in self.lines:
             await line.channel.aclose()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Look again and again: for what tells nobody when it comes."""
+    with trio.fail_after(LIMIT):
+        while True:
+            if condition():
+                return
+            await trio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @asynccontextmanager
