@@ -19,7 +19,8 @@ import logging
 import socket as stdlib_socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
@@ -86,7 +87,7 @@ class Connection:
         self._protocol: Http1 | Http2
         self._nursery: trio.Nursery
         self._out: list[bytes] = []
-        self._corked = False
+        self._corks = 0
         self._writing = False
         self._written = trio.lowlevel.ParkingLot()
         self._broken = False  # nothing can be written any more
@@ -153,6 +154,7 @@ class Connection:
                     await self._protocol.handle(RawData(data=bytes(data)))
                 except H2ProtocolAssumedError as assumed:
                     self._protocol = self._make(Http2, client, server)
+                    self._idle_since = now  # the preface is no request
                     await self._protocol.initiate()
                     await self._protocol.handle(RawData(data=assumed.data))
                 self._woken = False  # what was read ahead has just been seen to
@@ -175,16 +177,20 @@ class Connection:
 
     # Writing.
 
-    async def hold(self, event: Event) -> None:
-        assert isinstance(event, RawData)
-        self._out.append(event.data)
+    @contextmanager
+    def corked(self) -> Iterator[None]:
+        self._corks += 1
+        try:
+            yield
+        finally:
+            self._corks -= 1
 
     async def protocol_send(self, event: Event) -> None:
         """What Hypercorn's protocols call to write, to close, and to tell whether a request is open."""
         if isinstance(event, RawData):
             if event.data:
                 self._out.append(event.data)
-                if not self._corked:
+                if not self._corks:
                     await self._flush()
         elif isinstance(event, Updated):
             if event.idle:
@@ -284,18 +290,19 @@ class Connection:
 
         async def send(message: Message) -> None:
             if self._closing:
-                return  # the client is gone
+                await trio.lowlevel.checkpoint()  # the client is gone; for an app that sends on and on
+                return
             final = message["type"] == "http.response.body" and not message.get("more_body", False)
             if final:
                 inbox.abandon()
             if not corks:
                 await hypercorn_send(message)
                 return
-            self._corked = True
+            self._corks += 1
             try:
                 await hypercorn_send(message)
             finally:
-                self._corked = False
+                self._corks -= 1
             if message["type"] != "http.response.start":
                 await self._flush()
 

@@ -23,7 +23,7 @@ _ENDS: Final = ("http.disconnect", "websocket.disconnect")
 class Inbox:
     """The messages of one request; one task puts, one takes."""
 
-    __slots__ = ("_before_wait", "_end", "_readers", "_unread", "_waiting", "_writers")
+    __slots__ = ("_before_wait", "_end", "_readers", "_told", "_unread", "_waiting", "_writers")
 
     def __init__(self, before_wait: Callable[[], Awaitable[None]]) -> None:
         self._waiting: deque[Message] = deque()
@@ -32,6 +32,7 @@ class Inbox:
         self._writers = trio.lowlevel.ParkingLot()
         self._end: Message | None = None
         self._unread = True
+        self._told = False  # of the end
 
     async def put(self, message: Message) -> None:
         """Add a message; wait while too many do so already, unless nobody reads any more."""
@@ -64,6 +65,8 @@ class Inbox:
             if self._writers:
                 self._writers.unpark_all()
             return message
-        await trio.lowlevel.checkpoint()  # for an app that asks on and on
+        if self._told:
+            await trio.lowlevel.checkpoint()  # for an app that asks on and on
+        self._told = True
         assert self._end is not None
         return self._end

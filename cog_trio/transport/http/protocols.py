@@ -15,6 +15,7 @@ Both are spoken to by one connection (``connection.py``) and know of it only wha
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -55,8 +56,8 @@ class Link(Protocol):
     def wake(self) -> None:
         """Let the reading task call ``proceed`` soon."""
 
-    async def hold(self, event: Event) -> None:
-        """As the protocol's own ``send``, but what is written waits for the next flush."""
+    def corked(self) -> AbstractContextManager[None]:
+        """What is written inside waits for the next flush, so that it leaves in one piece and nothing comes between."""
 
 
 class Http1(H11Protocol):
@@ -124,7 +125,7 @@ class Http1(H11Protocol):
             try:
                 event = self.connection.next_event()
                 if isinstance(event, h11.Request):
-                    _refuse_two_lengths(event)
+                    self._refuse_tricks(event)
             except h11.RemoteProtocolError as error:
                 await self.refuse(error.error_status_hint)
                 return
@@ -145,7 +146,8 @@ class Http1(H11Protocol):
                 stream = self.stream
                 if stream is None:
                     return
-                await stream.handle(event)
+                with self.link.corked():
+                    await stream.handle(event)
                 if stream.closed and self.stream is stream:  # refused by Hypercorn, which does not tell the app
                     if stream.app_put is not None:
                         await stream.app_put({"type": "websocket.disconnect", "code": 1006})
@@ -156,6 +158,13 @@ class Http1(H11Protocol):
                 return
             else:  # nothing more here, or the client's end
                 return
+
+    def _refuse_tricks(self, request: h11.Request) -> None:
+        names = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]
+        if len(names) > 1:  # RFC 9112 6.1: an attempt at smuggling
+            raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding together", error_status_hint=400)
+        if request.method == b"PRI" and self.keep_alive_requests:
+            raise h11.RemoteProtocolError("HTTP/2 begins with the connection", error_status_hint=400)
 
     async def _take_body(self, data: bytes) -> None:
         if not self.dropping:
@@ -178,8 +187,10 @@ class Http1(H11Protocol):
                 (b"connection", b"close"),
                 *self.config.response_headers("h11"),
             ]
-            for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-                await self.link.hold(RawData(data=self.connection.send(event) or b""))
+            with self.link.corked():
+                await self._send_h11_event(h11.Response(status_code=status, headers=headers))
+                await self._send_h11_event(h11.Data(data=body))
+                await self._send_h11_event(h11.EndOfMessage())
         await self.send(Closed())
 
     async def want_body(self) -> None:
@@ -235,13 +246,6 @@ class Http1(H11Protocol):
             self.link.wake()
 
 
-def _refuse_two_lengths(request: h11.Request) -> None:
-    """RFC 9112 6.1: a message with both may be an attempt at smuggling."""
-    names = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]
-    if len(names) > 1:
-        raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding together", error_status_hint=400)
-
-
 class Http2(H2Protocol):
     """HTTP/2, through TLS or by prior knowledge."""
 
@@ -250,8 +254,11 @@ class Http2(H2Protocol):
     def attach(self, link: Link, limits: Server) -> None:
         self.limits = limits
         self._writing: dict[int, trio.CancelScope] = {}  # by stream: its deadline moves with each piece that leaves
+        self._bodies: dict[int, float] = {}  # by stream whose request is not whole: when the last piece came
 
     def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
+        if self._bodies:
+            return min(self._bodies.values()) + self.limits.header_timeout
         return float("inf") if idle_since is None else idle_since + keep_alive
 
     async def want_body(self) -> None:
@@ -261,10 +268,28 @@ class Http2(H2Protocol):
         """Nothing is ever read ahead."""
 
     async def refuse(self, status: int) -> None:
-        await self.send(Closed())
+        """Something came too slowly: end the streams whose bodies stall."""
+        late = trio.current_time() - self.limits.header_timeout
+        for stream_id in [number for number, since in self._bodies.items() if since <= late]:
+            await self._give_up(stream_id)
+
+    def _note(self, event: Any) -> None:
+        """Keep book of the requests that are not whole."""
+        stream_id = getattr(event, "stream_id", None)
+        if isinstance(event, h2.events.RequestReceived) and event.stream_ended is None:
+            self._bodies[event.stream_id] = trio.current_time()
+        elif isinstance(event, h2.events.DataReceived) and stream_id in self._bodies:
+            self._bodies[event.stream_id] = trio.current_time()
+        elif isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):
+            self._bodies.pop(event.stream_id, None)
+
+    async def _close_stream(self, stream_id: int) -> None:
+        self._bodies.pop(stream_id, None)
+        await super()._close_stream(stream_id)
 
     async def _handle_events(self, events: list[Any]) -> None:
         for event in events:
+            self._note(event)
             if isinstance(event, h2.events.DataReceived) and event.stream_id not in self.streams:
                 self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, h2.events.RequestReceived) and not _is_understood(event):

@@ -49,7 +49,7 @@ class Client:
         await self.stream.send_all(data)
 
     async def _more(self) -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(1000):
             data = await self.stream.receive_some(2**16)
         if not data:
             raise Closed(self.buffer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -25,8 +24,8 @@ async def service() -> FakeService:
 
 
 @pytest.fixture
-async def client(nursery: trio.Nursery, service: FakeService) -> AsyncIterator[Client]:
-    yield connect(nursery, app_of(service))
+async def client(nursery: trio.Nursery, service: FakeService) -> Client:
+    return connect(nursery, app_of(service))
 
 
 @pytest.fixture
