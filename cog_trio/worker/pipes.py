@@ -11,12 +11,12 @@ text it is, is decided when it is read (D24).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -28,7 +28,6 @@ from cog_trio.worker.record import Journal
 READ_SIZE: Final = 2**16  # bytes
 PATIENCE: Final = 0.2  # seconds that an unfinished line waits for its end
 AT_ONCE: Final = 4 * 2**20  # bytes of one drain; a pipe holds 1 MiB, the rest was written while we read
-_LOCK_TIMEOUT: Final = 1.0  # seconds; the lock is held for one non-blocking read: longer means that we hold it
 
 
 class _Pipe:
@@ -51,8 +50,8 @@ class Pipes:
             LogSource.STDERR: _Pipe(err_r, LogSource.STDERR),
         }
         self._target = target
-        self._lock = threading.Lock()
-        self._holder = 0
+        self._lock = threading.RLock()
+        self._busy = False  # belongs to the thread that holds the lock: a frame of it is reading
         self._token: trio.lowlevel.TrioToken | None = None  # of the pump's run
         # An epoll object may be asked from many threads, and from a signal handler inside of it; a poll object refuses.
         self._epoll = select.epoll() if epoll else None
@@ -68,24 +67,34 @@ class Pipes:
         """
         if not self._ready():
             return
-        with self._held() as held:
-            if held:
+        with self._lock:
+            if self._busy:
+                return  # a ``__del__`` or signal handler that prints, inside one of these methods
+            self._busy = True
+            try:
                 self._read_all()
                 for pipe in self._pipes.values():
                     if pipe.lines.waiting and pipe.wait is not None and self._token is not None:
-                        self._token.run_sync_soon(_limit, pipe, idempotent=True)
+                        with contextlib.suppress(trio.RunFinishedError):  # the worker leaves: ``finish`` will come
+                            self._token.run_sync_soon(_limit, pipe, idempotent=True)
+            finally:
+                self._busy = False
 
     def finish(self) -> None:
         """The same, with unfinished lines: what comes next belongs to another, not a byte of a character is kept."""
-        with self._held() as held:
-            if not held:
+        with self._lock:
+            if self._busy:
                 return
-            if self._ready():
-                self._read_all()
-            target = self._target()
-            for pipe in self._pipes.values():
-                if pieces := pipe.lines.finish():
-                    target.post_pieces(pipe.source, tuple(pieces))
+            self._busy = True
+            try:
+                if self._ready():
+                    self._read_all()
+                target = self._target()
+                for pipe in self._pipes.values():
+                    if pieces := pipe.lines.finish():
+                        target.post_pieces(pipe.source, tuple(pieces))
+            finally:
+                self._busy = False
 
     async def pump(self, source: LogSource) -> None:
         """Read one pipe for the worker's life, in the I/O thread; ends when no write end is left.
@@ -106,17 +115,12 @@ class Pipes:
             target = self._target()
             if target.full:
                 await target.wait_room()
-                target = self._target()
-            with self._held() as held:
-                if not held:
-                    continue
-                if patience.cancelled_caught:
-                    pieces = tuple(pipe.lines.flush())
-                    if pieces:
-                        target.post_pieces(source, pieces)
-                    went = True
-                else:
-                    _, went = self._read(pipe)
+            with self._lock:
+                self._busy = True
+                try:
+                    went = self._hand_on(pipe) if patience.cancelled_caught else self._read(pipe)[1]
+                finally:
+                    self._busy = False
             if not pipe.lines.waiting:
                 deadline = math.inf
             elif went or deadline == math.inf:
@@ -160,18 +164,11 @@ class Pipes:
             self._target().post_pieces(pipe.source, tuple(pieces))
         return len(data), bool(pieces)
 
-    @contextmanager
-    def _held(self) -> Iterator[bool]:
-        me = threading.get_ident()
-        if self._holder == me or not self._lock.acquire(timeout=_LOCK_TIMEOUT):
-            yield False  # a ``__del__`` or signal handler that prints, inside one of these methods
-            return
-        self._holder = me
-        try:
-            yield True
-        finally:
-            self._holder = 0
-            self._lock.release()
+    def _hand_on(self, pipe: _Pipe) -> bool:
+        pieces = pipe.lines.flush()
+        if pieces:
+            self._target().post_pieces(pipe.source, tuple(pieces))
+        return True
 
 
 def _limit(pipe: _Pipe) -> None:

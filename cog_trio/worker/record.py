@@ -5,9 +5,9 @@ as LogLine on the slot's socket, in the order in which their lines were ended. `
 closes the record: from then on not one frame leaves it, and what a late thread still writes goes to the service
 log under the run's id, never into another run (W42).
 
-No caller ever waits for a lock while another sends: text is queued by one atomic append and sent by whoever has
-the lock, who looks again after letting go (the scheme of ``writer.py``, for the same reasons). A producer waits
-for room afterwards, holding nothing; the I/O thread uses ``post``, which never waits, and looks at ``full`` itself.
+Locks are held as in ``writer.py``, for the same reasons: shortly, and never waited for by a thread that has it: what
+is printed inside a print is queued behind it. A producer waits for room afterwards, holding nothing; the I/O thread
+uses ``post``, which never waits, and looks at ``full`` itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from cog_trio.worker.cancel import gate
 from cog_trio.worker.lines import Lines
 from cog_trio.worker.writer import Writer, WriterBroken
 
-_STDOUT: Final = LogSource.STDOUT
+
+class _End:
+    """In a queue: everything before it is to be sent, unfinished lines too."""
+
+
+_END: Final = _End()
+_STDOUT: Final = LogSource.STDOUT  # the lookup on the enumeration costs 50 ns
 Item: TypeAlias = str | bytes | tuple[str, ...] | None
 """Text to cut, pieces that are cut already, or (None) a flush."""
 Frame: TypeAlias = bytearray
@@ -39,7 +45,8 @@ class Journal(ABC):
 
     def __init__(self, writer: Writer | None) -> None:
         self.writer = writer
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._busy = False  # belongs to the thread that holds the lock: a frame of it is sending
 
     @property
     def full(self) -> bool:
@@ -76,11 +83,15 @@ class Journal(ABC):
         """Send the unfinished line of one stream; never waits."""
 
     def _send_queue(self) -> None:
-        while self._queue and self._lock.acquire(False):
-            try:
-                self._drain()
-            finally:
-                self._lock.release()
+        while self._queue:
+            with self._lock:
+                if self._busy:
+                    return  # a frame below us sends it
+                self._busy = True
+                try:
+                    self._drain()
+                finally:
+                    self._busy = False
 
     @abstractmethod
     def _drain(self) -> None: ...
@@ -92,7 +103,7 @@ class ServiceLog(Journal):
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer)
         self._control = writer
-        self._queue: deque[tuple[LogSource, Item, PredictionId | None]] = deque()
+        self._queue: deque[tuple[LogSource, Item | _End, PredictionId | None]] = deque()
         self._lines: dict[tuple[LogSource, PredictionId | None], Lines] = {}
 
     def take(self, source: LogSource, item: Item, id: PredictionId | None) -> None:
@@ -111,18 +122,16 @@ class ServiceLog(Journal):
 
     def finish(self) -> None:
         """Send every unfinished line, of late writers too; more may come. Never waits for room."""
-        with self._lock:
-            self._drain()
-            for (source, id), lines in list(self._lines.items()):
-                for piece in lines.finish():
-                    self._control.write(encode_line(Log(source, piece, id)))
-            self._lines.clear()
+        self._queue.append((_STDOUT, _END, None))
         self._send_queue()
 
     def _drain(self) -> None:
         queue = self._queue
         while queue:
             source, text, id = queue.popleft()
+            if isinstance(text, _End):
+                self._end()
+                continue
             lines = self._lines.get((source, id))
             if lines is None:
                 lines = self._lines[source, id] = Lines()
@@ -130,6 +139,12 @@ class ServiceLog(Journal):
                 self._control.write(encode_line(Log(source, piece, id)))
             if id is not None and lines.clean:
                 del self._lines[source, id]
+
+    def _end(self) -> None:
+        for (source, id), lines in self._lines.items():
+            for piece in lines.finish():
+                self._control.write(encode_line(Log(source, piece, id)))
+        self._lines.clear()
 
 
 class Record(Journal):
@@ -154,7 +169,7 @@ class Record(Journal):
         self.alive = True
         self.service: ServiceLog | None = None
         self._emit = emit
-        self._queue: deque[tuple[LogSource, Item | Frame]] = deque()
+        self._queue: deque[tuple[LogSource, Item | Frame | _End]] = deque()
         self._out = Lines()
         self._err = Lines()
 
@@ -163,14 +178,9 @@ class Record(Journal):
         self._send_queue()
 
     def write(self, source: LogSource, text: str | bytes) -> None:
-        # Every print comes twice through here: post and wait, written out.
-        queue, lock = self._queue, self._lock
-        queue.append((source, text))
-        while queue and lock.acquire(False):
-            try:
-                self._drain()
-            finally:
-                lock.release()
+        # Every print comes twice through here.
+        self._queue.append((source, text))
+        self._send_queue()
         writer = self.writer
         if writer is not None and writer.full:
             writer.wait(gate.wake_fd)
@@ -194,12 +204,7 @@ class Record(Journal):
 
     def finish(self) -> None:
         """Send what waits; then the record is closed, at once and for all threads. Never waits for room."""
-        with self._lock:
-            self._drain()
-            for source, lines in ((LogSource.STDOUT, self._out), (LogSource.STDERR, self._err)):
-                for piece in lines.finish():
-                    self._send(source, piece)
-            self._close()
+        self._queue.append((_STDOUT, _END))
         self._send_queue()
 
     def _drain(self) -> None:
@@ -208,6 +213,8 @@ class Record(Journal):
             source, text = queue.popleft()
             if isinstance(text, bytearray):
                 self._send_frame(text)
+            elif isinstance(text, _End):
+                self._end()
             elif self.alive:
                 lines = self._out if source is _STDOUT else self._err
                 for piece in lines.feed(text) if isinstance(text, str) else _cut(lines, text):
@@ -233,6 +240,12 @@ class Record(Journal):
                 self.writer.write(frame)
             except WriterBroken:
                 self._close()  # as above
+
+    def _end(self) -> None:
+        for source, lines in ((LogSource.STDOUT, self._out), (LogSource.STDERR, self._err)):
+            for piece in lines.finish():
+                self._send(source, piece)
+        self._close()
 
     def _close(self) -> None:
         self.alive = False

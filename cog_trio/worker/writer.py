@@ -5,13 +5,14 @@ keeps the rest as pending. Pending bytes go out by whoever comes first: the I/O 
 once and which then runs ``flush``; or a producer that waits for room. So the first token leaves at once, and a
 slow parent slows the producer, never the control path.
 
-Two things make it safe to call from anywhere in user code's reach. A message is queued by one atomic append and
-sent by whoever gets the lock; who doesn't get it leaves the message to the holder, who looks again after letting
-go. So nobody ever blocks on the lock for longer than one non-blocking write, and a write from inside a write on
-the same thread (a ``__del__`` or a signal handler that prints) is queued, in order, and can't deadlock. And
-messages are never torn: once a part of one is out, its rest is first in line.
+It is safe to call from anywhere in user code's reach. The lock is held for non-blocking writes only. A write from
+inside a write on the same thread (a ``__del__`` or a signal handler that prints) finds the writer busy: it leaves
+its message in the queue, in order, and the frame below sends it. Messages are never torn: once a part of one is
+out, its rest is first in line.
 
-Callers on the main thread hold ``cancel.gate.runtime()``: an exception raised in here could tear a message.
+Callers on the main thread hold ``cancel.gate.runtime()``: an exception raised in here could tear a message. One
+that a user's own signal handler raises can still come; the lock is taken by ``with`` alone, which no handler can
+come between, so it is never left held.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Writer:
         self.fd = fd
         self.broken: str | None = None
         self._on_pending = on_pending
-        self._lock = threading.Lock()
-        self._holder = 0  # thread that holds the lock
+        self._lock = threading.RLock()
+        self._busy = False  # belongs to the thread that holds the lock: a frame of it is sending
         self._queue: deque[bytes | bytearray] = deque()  # handed in, not yet looked at; empty but for moments
         self._pending = bytearray()  # refused by the kernel; its first byte may be inside a message
         self._flushing = False  # on_pending was called, flush has not ended
@@ -72,15 +73,8 @@ class Writer:
         Raises:
           WriterBroken: if the other end is gone, now or before.
         """
-        queue, lock = self._queue, self._lock
-        queue.append(data)
-        while queue and lock.acquire(False):
-            self._holder = threading.get_ident()
-            try:
-                self._send_queue()
-            finally:
-                self._holder = 0
-                lock.release()
+        self._queue.append(data)
+        self._send_queued()
         if self.broken is not None:
             raise WriterBroken(self.broken)
 
@@ -91,7 +85,10 @@ class Writer:
         returns at once.
         """
         poll = None
-        while self.full and self.broken is None and self._holder != threading.get_ident():
+        while self.full and self.broken is None:
+            with self._lock:
+                if self._busy:
+                    return
             if poll is None:
                 poll = _poll_for(self.fd, wake_fd)
             ready = poll.poll()
@@ -118,13 +115,9 @@ class Writer:
         False: there is room already, the callback was not kept.
         """
         with self._lock:
-            self._holder = threading.get_ident()
-            try:
-                waits = self.full and self.broken is None
-                if waits:
-                    self._waiters.append(callback)
-            finally:
-                self._holder = 0
+            waits = self.full and self.broken is None
+            if waits:
+                self._waiters.append(callback)
         self._send_leftover()
         return waits
 
@@ -156,14 +149,25 @@ class Writer:
 
     def abandon(self, why: str) -> None:
         """Send nothing from here on, in a forked child: the descriptor is its parent's to use."""
-        self._lock = threading.Lock()  # a thread that is not in this process may have held the old one
-        self._holder = 0
+        self._lock = threading.RLock()  # a thread that is not in this process may have held the old one
+        self._busy = False
         self.broken = why
         self._queue.clear()
         self._pending = bytearray()
         self._waiters = []
 
-    # --- all below: lock held, but for the three that take it ---
+    def _send_queued(self) -> None:
+        while self._queue:
+            with self._lock:
+                if self._busy:
+                    return  # a frame below us sends it
+                self._busy = True
+                try:
+                    self._send_queue()
+                finally:
+                    self._busy = False
+
+    # --- all below: lock held, but for the last four, which take it ---
 
     def _send_queue(self) -> None:
         queue = self._queue
@@ -203,11 +207,13 @@ class Writer:
 
     def _send_pending(self) -> None:
         with self._lock:
-            self._holder = threading.get_ident()
+            if self._busy:
+                return
+            self._busy = True
             try:
                 self._send_some()
             finally:
-                self._holder = 0
+                self._busy = False
         self._send_leftover()
 
     def _flushed(self) -> bool:
@@ -224,13 +230,7 @@ class Writer:
 
     def _send_leftover(self) -> None:
         """After letting go of the lock: what was queued meanwhile, and those who wait for room."""
-        while self._queue and self._lock.acquire(False):
-            self._holder = threading.get_ident()
-            try:
-                self._send_queue()
-            finally:
-                self._holder = 0
-                self._lock.release()
+        self._send_queued()
         if self._waiters and (self.broken is not None or not self.full):
             with self._lock:
                 waiters, self._waiters = self._waiters, []

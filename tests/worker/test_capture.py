@@ -531,9 +531,12 @@ def test_prints_in_signal_handlers_and_destructors_inside_prints() -> None:
             global ticks
             ticks += 1
             print("tick", flush=True)
+            if not over:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005)
+        over = False
         gc.set_threshold(1, 1, 1)
         signal.signal(signal.SIGALRM, tick)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)
         made = 0
         with run("a"):
             while ticks < 100:
@@ -541,6 +544,7 @@ def test_prints_in_signal_handlers_and_destructors_inside_prints() -> None:
                 made += 1
                 print("line", made)
                 print("error", made, file=sys.stderr)
+            over = True
             signal.setitimer(signal.ITIMER_REAL, 0)
             gc.collect()
         print(made, ticks)
