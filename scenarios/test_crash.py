@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from scenarios.conftest import Serve
-from scenarios.rig import marked, nothing_left
+from scenarios.rig import GONE, POLL, marked, nothing_left
 
 
 @pytest.mark.parametrize(("how", "error"), [("raise", "boom"), ("exit", "SystemExit"), ("interrupt", "Keyboard")])
@@ -53,7 +53,9 @@ async def _fails_by(server: Any, how: str, words: list[str]) -> None:
     assert "Setup has not finished" not in reply.json()["error"]
     assert (await server.client.get("/")).status_code == 200
     assert (await server.look("last"))["status"] == "failed"
-    assert [process.pid for process in marked(server.mark)] == [server.process.pid]
+    with trio.fail_after(GONE):
+        while [process.pid for process in marked(server.mark)] != [server.process.pid]:
+            await trio.sleep(POLL)
 
 
 @pytest.mark.parametrize(
