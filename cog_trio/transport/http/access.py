@@ -5,7 +5,7 @@ Origin must come from our own host or from one of ``--cors-origin``, unless it o
 bound to loopback answers to loopback names only, so that no foreign name can be made to point at it.
 
 A body is read whole, up to the limit. What is over it is refused as soon as that is known: by Content-Length,
-before anything is read. The connection sees to the rest of it (``protocols.py``).
+before anything is read. The connection sees to the rest of it (``http1.py``).
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from cog_trio.transport.http.http1 import H2ProtocolAssumedError, Http1
+from cog_trio.transport.http.http2 import Http2
 from cog_trio.transport.http.inbox import Inbox, Message
-from cog_trio.transport.http.protocols import H2ProtocolAssumedError, Http1, Http2
 
 if TYPE_CHECKING:
     from cog_trio.transport.http.server import ServerState

@@ -11,16 +11,12 @@ in a task whose shield goes up when it starts and gets its deadline when the end
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import socket as stdlib_socket
-import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from hypercorn.config import Config
@@ -28,9 +24,12 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from cog_trio.settings import Settings
 from cog_trio.transport.http.connection import App, Connection, serve_connection
+from cog_trio.transport.http.sockets import CannotListen, is_loopback, open_listeners, url_of
 
 if TYPE_CHECKING:
     from cog_trio.service import PredictionService
+
+__all__ = ["CannotListen", "ServerState", "open_listeners", "serve_app", "serve_http"]
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +41,6 @@ _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
     b'content-length: 33\r\nconnection: close\r\n\r\n{"detail":"Too many connections"}'
 )
-
-
-class CannotListen(Exception):
-    """The address can't be bound; the text is one line for the user."""
 
 
 class ServerState:
@@ -88,7 +83,7 @@ async def serve_http(
     from cog_trio.transport.http.routes import make_app
 
     listeners = await open_listeners(settings)
-    app = make_app(service, settings, loopback=all(map(_is_loopback, listeners)))
+    app = make_app(service, settings, loopback=all(map(is_loopback, listeners)))
     await serve_app(app, settings, listeners, task_status=task_status)
 
 
@@ -156,124 +151,6 @@ async def _refuse(state: ServerState, stream: trio.SocketStream) -> None:
         log.debug("a client left while it was refused")
     finally:
         state.refusing -= 1
-
-
-# Sockets.
-
-
-async def open_listeners(settings: Settings) -> list[trio.SocketListener]:
-    """Bind what the settings name: a descriptor, a Unix socket, or host and port.
-
-    Raises:
-      CannotListen: with one line that says what failed.
-    """
-    try:
-        if settings.fd is not None:
-            where = f"descriptor {settings.fd}"
-            return [_listen(trio.socket.from_stdlib_socket(_adopt(settings.fd)), settings.backlog)]
-        if settings.uds is not None:
-            where = settings.uds
-            return [await _open_unix(settings.uds, settings.backlog)]
-        host = settings.host.removeprefix("[").removesuffix("]")
-        where = f"[{host}]:{settings.port}" if ":" in host else f"{host}:{settings.port}"
-        return await _open_tcp(host, settings.port, settings.backlog)
-    except OSError as error:
-        raise CannotListen(f"can't listen on {where}: {error.strerror or error}") from error
-
-
-def _adopt(fd: int) -> stdlib_socket.socket:
-    sock = stdlib_socket.socket(fileno=fd)
-    if sock.type != stdlib_socket.SOCK_STREAM:
-        sock.detach()
-        raise OSError(errno.EINVAL, "not a stream socket")
-    sock.set_inheritable(False)
-    return sock
-
-
-def _listen(sock: Any, backlog: int) -> trio.SocketListener:
-    sock.listen(backlog)
-    return trio.SocketListener(sock)
-
-
-async def _open_unix(path: str, backlog: int) -> trio.SocketListener:
-    sock = trio.socket.socket(stdlib_socket.AF_UNIX, stdlib_socket.SOCK_STREAM)
-    try:
-        _remove_stale(path)
-        await sock.bind(path)
-        return _listen(sock, backlog)
-    except BaseException:
-        sock.close()
-        raise
-
-
-def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens on; anything else at the path is left to ``bind`` to refuse."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return
-    except FileNotFoundError:
-        return
-    with stdlib_socket.socket(stdlib_socket.AF_UNIX, stdlib_socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-        except OSError:
-            return
-
-
-async def _open_tcp(host: str, port: int, backlog: int) -> list[trio.SocketListener]:
-    """One listener an address of the name. An address that this machine lacks is passed over if another works."""
-    found = await trio.socket.getaddrinfo(
-        host or None, port, type=stdlib_socket.SOCK_STREAM, flags=stdlib_socket.AI_PASSIVE
-    )
-    listeners: list[trio.SocketListener] = []
-    missing: OSError | None = None
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            try:
-                listeners.append(await _bind(family, kind, protocol, address, backlog))
-            except OSError as error:
-                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                    raise
-                missing = error
-    except BaseException:
-        for listener in listeners:
-            listener.socket.close()
-        raise
-    if not listeners:
-        raise missing or OSError(errno.EADDRNOTAVAIL, "no address")
-    return listeners
-
-
-async def _bind(family: int, kind: int, protocol: int, address: Any, backlog: int) -> trio.SocketListener:
-    sock = trio.socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_REUSEADDR, 1)
-        if family == stdlib_socket.AF_INET6:
-            sock.setsockopt(stdlib_socket.IPPROTO_IPV6, stdlib_socket.IPV6_V6ONLY, 1)
-        await sock.bind(address)
-        return _listen(sock, backlog)
-    except BaseException:
-        sock.close()
-        raise
-
-
-def url_of(listener: trio.SocketListener) -> str:
-    sock = listener.socket
-    address = sock.getsockname()
-    if sock.family == stdlib_socket.AF_UNIX:
-        return f"unix:{os.fsdecode(address)}"
-    host = f"[{address[0]}]" if sock.family == stdlib_socket.AF_INET6 else address[0]
-    return f"http://{host}:{address[1]}"
-
-
-def _is_loopback(listener: trio.SocketListener) -> bool:
-    sock = listener.socket
-    if sock.family == stdlib_socket.AF_UNIX:
-        return False
-    return ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def _unlink(path: str) -> None:

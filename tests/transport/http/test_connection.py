@@ -12,7 +12,7 @@ import trio.testing
 
 from cog_trio.settings import Settings
 from cog_trio.transport.http.connection import App, serve_connection
-from cog_trio.transport.http.protocols import MAX_AHEAD
+from cog_trio.transport.http.http1 import MAX_AHEAD
 from cog_trio.transport.http.server import ServerState
 from tests.transport.http.support import Client, connect, connect_to, request
 

@@ -59,7 +59,7 @@ class Client2:
         for event in self.h2.receive_data(data):
             match event:
                 case h2.events.ResponseReceived():
-                    self.headers[event.stream_id] = dict(event.headers)
+                    self.headers[event.stream_id] = {str(name): str(value) for name, value in event.headers}
                     self.status[event.stream_id] = int(self.headers[event.stream_id][":status"])
                 case h2.events.DataReceived():
                     self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data

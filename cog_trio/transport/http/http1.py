@@ -1,15 +1,11 @@
-"""Hypercorn's two protocols, with what a public server needs beside them.
+"""Hypercorn's HTTP/1.1, with what a public server needs beside it.
 
-``Http1``: pipelined bytes no longer stop the reading, so that a client's end is seen while its request runs; a
-body that the app did not want is dropped after the reply and the connection goes on; 100 Continue leaves when the
-app asks for the body, not before; ``Upgrade: h2c`` is answered as if it were absent; Content-Length together with
-Transfer-Encoding is refused; a missing Host is tolerated; refusals have JSON bodies.
+Pipelined bytes no longer stop the reading, so that a client's end is seen while its request runs. A body that the
+app did not want is dropped after the reply and the connection goes on. 100 Continue leaves when the app asks for
+the body, not before. ``Upgrade: h2c`` is answered as if it were absent, Content-Length together with
+Transfer-Encoding is refused, a missing Host is tolerated, refusals have JSON bodies.
 
-``Http2``: what arrives for a stream that is answered already is dropped instead of raising; a request that can't
-be understood ends its stream, not the connection; a stream whose client takes nothing for the write timeout is
-reset.
-
-Both are spoken to by one connection (``connection.py``) and know of it only what ``Link`` says.
+A protocol is spoken to by one connection (``connection.py``) and knows of it only what ``Link`` says.
 """
 
 from __future__ import annotations
@@ -17,30 +13,26 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import h2.errors
-import h2.events
 import h11
 import trio
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.events import Body, Data, EndBody, Response
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
 
-__all__ = ["STREAM_ID", "H2ProtocolAssumedError", "Http1", "Http2", "Link", "Server"]
+__all__ = ["H2ProtocolAssumedError", "Http1", "Limits", "Link"]
 
 DRAIN_TIME: Final = 30.0  # seconds that the rest of an unwanted body may take, in all
 MAX_AHEAD: Final = 64 * 2**10  # bytes of later requests that are read while one runs; then the client waits
 _END_OF_HEAD: Final = re.compile(rb"\n(\r?\n)")
 _HOST: Final = re.compile(rb"\nhost[ \t]*:", re.IGNORECASE)
 _SEND_BODY: Final = h11.SEND_BODY
-_PATH: Final = re.compile(rb"[\x21-\x7e]+")
 
 
-class Server(Protocol):
-    """The limits that both protocols keep."""
+class Limits(Protocol):
+    """The limits that both protocols keep; times in seconds."""
 
     @property
     def drain_limit(self) -> int: ...  # bytes of an unwanted body that are read to keep the connection
@@ -64,9 +56,9 @@ class Http1(H11Protocol):
     """HTTP/1.0 and 1.1."""
 
     link: Link
-    limits: Server
+    limits: Limits
 
-    def attach(self, link: Link, limits: Server) -> None:
+    def attach(self, link: Link, limits: Limits) -> None:
         self.link = link
         self.limits = limits
         self.dropping = False  # the reply is out, the rest of the request's body is on its way
@@ -244,91 +236,3 @@ class Http1(H11Protocol):
             self._paused = False
             self._recycled.unpark_all()
             self.link.wake()
-
-
-class Http2(H2Protocol):
-    """HTTP/2, through TLS or by prior knowledge."""
-
-    limits: Server
-
-    def attach(self, link: Link, limits: Server) -> None:
-        self.limits = limits
-        self._writing: dict[int, trio.CancelScope] = {}  # by stream: its deadline moves with each piece that leaves
-        self._bodies: dict[int, float] = {}  # by stream whose request is not whole: when the last piece came
-
-    def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
-        if self._bodies:
-            return min(self._bodies.values()) + self.limits.header_timeout
-        return float("inf") if idle_since is None else idle_since + keep_alive
-
-    async def want_body(self) -> None:
-        """HTTP/2 has flow control for that."""
-
-    async def proceed(self) -> None:
-        """Nothing is ever read ahead."""
-
-    async def refuse(self, status: int) -> None:
-        """Something came too slowly: end the streams whose bodies stall."""
-        late = trio.current_time() - self.limits.header_timeout
-        for stream_id in [number for number, since in self._bodies.items() if since <= late]:
-            await self._give_up(stream_id)
-
-    def _note(self, event: Any) -> None:
-        """Keep book of the requests that are not whole."""
-        stream_id = getattr(event, "stream_id", None)
-        if isinstance(event, h2.events.RequestReceived) and event.stream_ended is None:
-            self._bodies[event.stream_id] = trio.current_time()
-        elif isinstance(event, h2.events.DataReceived) and stream_id in self._bodies:
-            self._bodies[event.stream_id] = trio.current_time()
-        elif isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):
-            self._bodies.pop(event.stream_id, None)
-
-    async def _close_stream(self, stream_id: int) -> None:
-        self._bodies.pop(stream_id, None)
-        await super()._close_stream(stream_id)
-
-    async def _handle_events(self, events: list[Any]) -> None:
-        for event in events:
-            self._note(event)
-            if isinstance(event, h2.events.DataReceived) and event.stream_id not in self.streams:
-                self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            elif isinstance(event, h2.events.RequestReceived) and not _is_understood(event):
-                self.connection.reset_stream(event.stream_id, h2.errors.ErrorCodes.PROTOCOL_ERROR)
-            else:
-                await super()._handle_events([event])
-        await self._flush()
-
-    async def stream_send(self, event: StreamEvent) -> None:
-        if not isinstance(event, (Body, Data, EndBody)):
-            await super().stream_send(event)
-            return
-        with trio.CancelScope(deadline=trio.current_time() + self.limits.write_timeout) as scope:
-            self._writing[event.stream_id] = scope
-            await super().stream_send(event)
-        self._writing.pop(event.stream_id, None)
-        if scope.cancelled_caught:
-            await self._give_up(event.stream_id)
-
-    async def _send_data(self, stream_id: int) -> None:
-        buffer = self.stream_buffers[stream_id].buffer
-        before = len(buffer)
-        await super()._send_data(stream_id)
-        if len(buffer) < before and (scope := self._writing.get(stream_id)) is not None:
-            scope.deadline = trio.current_time() + self.limits.write_timeout
-
-    async def _give_up(self, stream_id: int) -> None:
-        """The client takes nothing of this stream: reset it, the others go on."""
-        try:
-            self.connection.reset_stream(stream_id, h2.errors.ErrorCodes.CANCEL)
-        except h2.exceptions.ProtocolError:
-            return  # it is closed already
-        if (buffer := self.stream_buffers.get(stream_id)) is not None:
-            await buffer.close()
-        await self._close_stream(stream_id)
-        await self._flush()
-
-
-def _is_understood(request: Any) -> bool:
-    """Whether Hypercorn can read the pseudo headers: it raises on a path that is absent or not ASCII."""
-    headers = dict(request.headers)
-    return _PATH.fullmatch(headers.get(b":path", b"")) is not None and b":method" in headers
