@@ -103,20 +103,25 @@ def load_module(file: str) -> types.ModuleType:
     path = os.path.realpath(file)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no such file: {file}")
-    for module in list(sys.modules.values()):
-        if module.__name__ != "__main__" and _file_of(module) == path:
-            return module
+    if (module := _imported(path)) is not None:
+        return module
     stem = os.path.splitext(os.path.basename(path))[0].replace(".", "_")
     folder = os.path.dirname(path)
     if os.path.isfile(os.path.join(folder, "__init__.py")) and _imports_relatively(path):
         package = _package(folder)
         return _execute(f"{package.__name__}.{stem}", path, package)
-    return _execute(_free_name(stem, path), path)
+    return _execute(_free_name(stem), path)
 
 
-def _file_of(module: Any) -> str | None:
-    file = getattr(module, "__file__", None)
-    return os.path.realpath(file) if isinstance(file, str) else None
+def _imported(path: str) -> types.ModuleType | None:
+    """The module of a file. Looks into the dicts only: asking a lazy module for anything might import the world."""
+    name = os.path.basename(path)
+    for module in list(sys.modules.values()):
+        if isinstance(module, types.ModuleType) and module.__dict__.get("__name__") != "__main__":
+            file = module.__dict__.get("__file__")
+            if isinstance(file, str) and os.path.basename(file) == name and os.path.realpath(file) == path:
+                return module
+    return None
 
 
 def _imports_relatively(path: str) -> bool:
@@ -126,24 +131,21 @@ def _imports_relatively(path: str) -> bool:
     return any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
 
 
-def _free_name(name: str, path: str) -> str:
+def _free_name(name: str) -> str:
     taken = name in RESERVED or name in sys.stdlib_module_names
-    if name in sys.modules and _file_of(sys.modules[name]) != path:
-        taken = True
-    return f"cog_model_{name}" if taken else name
+    return f"cog_model_{name}" if taken or name in sys.modules else name
 
 
 def _package(folder: str) -> types.ModuleType:
     """Import the package that a folder is, with those above it."""
     init = os.path.join(folder, "__init__.py")
-    for module in list(sys.modules.values()):
-        if _file_of(module) == init:
-            return module
+    if (module := _imported(init)) is not None:
+        return module
     parent_folder, name = os.path.split(folder)
     if os.path.isfile(os.path.join(parent_folder, "__init__.py")):
         parent = _package(parent_folder)
         return _execute(f"{parent.__name__}.{name}", init, parent, folder)
-    return _execute(_free_name(name, init), init, None, folder)
+    return _execute(_free_name(name), init, None, folder)
 
 
 def _execute(

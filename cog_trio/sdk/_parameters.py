@@ -59,7 +59,7 @@ class Parameter:
     """The annotation is (a list of) a Literal with these values; a value needs no conversion beyond its ``kind``."""
     choices: tuple[Json, ...] | None = None
     """The JSON values that are allowed, whichever way they were given (choices, Literal, Enum)."""
-    default: Any = MISSING
+    default: Any = field(default=MISSING, repr=False)  # it may be a secret
     """As the author wrote it, never to be handed out itself (W2): `MISSING`, or any Python value."""
     positional: bool = False
     """Positional-only: goes into ``args``."""

@@ -7,6 +7,7 @@ that takes no files never pays for it.
 from __future__ import annotations
 
 import base64
+import binascii
 import io
 import mimetypes
 import os
@@ -62,16 +63,25 @@ def data_url_type(url: str) -> str:
 def decode_data_url(url: str) -> bytes:
     """The bytes of a ``data:`` URL.
 
+    Blanks and missing padding are forgiven, as browsers do; any other fault is one, not an empty file.
+
     Raises:
-      ValueError: if there is no comma, or the base64 part is cut short.
+      ValueError: saying what is wrong.
     """
     head, comma, body = url.partition(":")[2].partition(",")
     if not comma:
-        raise ValueError("malformed data: URL, it has no comma")
+        raise ValueError("the data: URL has no comma")
     raw = urllib.parse.unquote_to_bytes(body) if "%" in body else body.encode()
-    if head.rstrip().lower().endswith(";base64"):
-        return base64.decodebytes(raw)
-    return raw
+    if not head.rstrip().lower().endswith(";base64"):
+        return raw
+    try:
+        return base64.b64decode(raw, validate=True)
+    except binascii.Error:
+        raw = raw.translate(None, b" \t\r\n\f").rstrip(b"=")
+    try:
+        return base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"the data: URL is not valid base64: {error}") from None
 
 
 class _Body(io.RawIOBase):
