@@ -97,10 +97,9 @@ async def open_workspace(parent: str | None = None) -> AsyncIterator[Workspace]:
 
 async def _remove_tree(folder: str) -> None:
     def remove() -> None:
-        failures: list[BaseException] = []
-        shutil.rmtree(folder, onerror=lambda _function, _path, info: failures.append(info[1]))
-        if failures and os.path.lexists(folder):
-            log.warning("temporary folder %s could not be removed: %s", folder, failures[0])
+        shutil.rmtree(folder, ignore_errors=True)
+        if os.path.lexists(folder):
+            log.warning("temporary folder %s could not be removed as a whole", folder)
 
     with trio.move_on_after(REMOVE_GRACE, shield=True) as grace:
         await trio.to_thread.run_sync(remove, abandon_on_cancel=True)
@@ -280,9 +279,10 @@ def data_url(path: str, mime_type: str | None = None) -> msgspec.Raw:
 
 def guess_mime(path: str) -> str:
     """The media type that a file's name says; ``application/octet-stream`` when it says nothing."""
-    if (known := TYPES.get(os.path.splitext(path)[1].lower())) is not None:
+    extension = os.path.splitext(path)[1].lower()
+    if (known := TYPES.get(extension)) is not None:
         return known
-    guessed, encoding = mimetypes.guess_type(f"file:///{os.path.basename(path)}", strict=False)
+    guessed, encoding = mimetypes.guess_type(f"x{extension}", strict=False)  # a whole name could look like a URL
     if encoding is not None:
         return ENCODINGS.get(encoding, "application/octet-stream")
     return guessed or "application/octet-stream"
