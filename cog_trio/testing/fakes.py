@@ -354,7 +354,7 @@ async def _serve_slot(worker: FakeWorker, slot: int, behaviour: Behaviour, runs:
                     continue
                 with scope:
                     await behaviour(worker, request)
-                if scope.cancelled_caught:
+                if scope.cancelled_caught and not worker.slots[slot].up.closed:
                     worker.send(RunCancelled(request.slot, request.id, request.run), slot)
                     worker.say(Idle(request.slot, request.id, request.run))
             case FilesTaken():
