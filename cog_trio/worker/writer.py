@@ -10,9 +10,9 @@ inside a write on the same thread (a ``__del__`` or a signal handler that prints
 its message in the queue, in order, and the frame below sends it. Messages are never torn: once a part of one is
 out, its rest is first in line.
 
-Callers on the main thread hold ``cancel.gate.runtime()``: an exception raised in here could tear a message. One
-that a user's own signal handler raises can still come; the lock is taken by ``with`` alone, which no handler can
-come between, so it is never left held.
+Callers on the main thread hold ``cancel.gate.runtime()``. What a user's own signal handler raises (a time-out by
+SIGALRM) can still come anywhere: the lock is taken by ``with`` alone, which no handler can come between, so it is
+never left held, and what a write took is booked so that it can be booked again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Writer:
     """One descriptor, which becomes non-blocking. The caller keeps it open and closes it after the last use.
 
     ``on_pending`` is called when bytes begin to be pending, from the thread that wrote, with the lock held: it
-    asks the I/O thread to run ``flush`` and does nothing else. It is not called again before ``flush`` has ended.
+    asks the I/O thread to run ``flush`` and does nothing else. It is rarely called again before ``flush`` has ended.
     """
 
     def __init__(self, fd: int, on_pending: Callable[[], None]) -> None:
@@ -49,9 +49,13 @@ class Writer:
         self._on_pending = on_pending
         self._lock = threading.RLock()
         self._busy = False  # belongs to the thread that holds the lock: a frame of it is sending
-        self._queue: deque[bytes | bytearray] = deque()  # handed in, not yet looked at; empty but for moments
+        self._queue: deque[tuple[bytes | bytearray]] = deque()  # handed in, not yet sent; empty but for moments
         self._pending = bytearray()  # refused by the kernel; its first byte may be inside a message
+        # What the last write took and how much of it: stored by the same C call that wrote, so that an exception which
+        # a user's signal handler raises can't come between and tear a message. Empty but for moments.
+        self._written: list[tuple[tuple[bytes | bytearray] | bytearray, int]] = []
         self._flushing = False  # on_pending was called, flush has not ended
+        self._flusher = False  # a flush is running, in the I/O thread
         self._waiters: list[Callable[[], None]] = []
         _writers.add(self)
 
@@ -73,7 +77,7 @@ class Writer:
         Raises:
           WriterBroken: if the other end is gone, now or before.
         """
-        self._queue.append(data)
+        self._queue.append((data,))
         self._send_queued()
         if self.broken is not None:
             raise WriterBroken(self.broken)
@@ -139,13 +143,17 @@ class Writer:
 
         Cancellation: what is pending stays so, and only waiting producers and ``finish`` send it from then on.
         """
-        while not self._flushed():
-            try:
+        if self._flusher:
+            return
+        self._flusher = True
+        try:
+            while not self._flushed():
                 await trio.lowlevel.wait_writable(self.fd)
-            except (OSError, trio.ClosedResourceError) as error:
-                self._fail(error)
-                return
-            self._send_pending()
+                self._send_pending()
+        except (OSError, trio.ClosedResourceError) as error:
+            self._fail(error)
+        finally:
+            self._flusher = False
 
     def abandon(self, why: str) -> None:
         """Send nothing from here on, in a forked child: the descriptor is its parent's to use."""
@@ -153,6 +161,7 @@ class Writer:
         self._busy = False
         self.broken = why
         self._queue.clear()
+        self._written.clear()
         self._pending = bytearray()
         self._waiters = []
 
@@ -171,35 +180,55 @@ class Writer:
 
     def _send_queue(self) -> None:
         queue = self._queue
+        self._settle()
         while queue:
-            data = queue.popleft()
+            item = queue[0]
             if self._pending:
-                self._pending += data
-            elif self.broken is None:
+                self._pending += item[0]
+                queue.popleft()
+            elif self.broken is not None:
+                queue.popleft()
+            else:
                 try:
-                    sent = os.write(self.fd, data)
+                    self._written.extend(zip((item,), map(os.write, (self.fd,), item), strict=False))
                 except BlockingIOError:
-                    sent = 0
+                    self._written.append((item, 0))
                 except OSError as error:
                     self._break(error)
                     continue
-                if sent < len(data):
-                    self._pending += memoryview(data)[sent:]
-                    if not self._flushing:
-                        self._flushing = True
-                        self._on_pending()
+                self._settle()
+        if self._pending and not self._flushing:
+            self._on_pending()
+            self._flushing = True
 
     def _send_some(self) -> None:
+        self._settle()
         while self._pending:
+            # a bounded slice: what is copied for one write is what a socket may take
+            part = self._pending[: 2**18]
             try:
-                # a bounded slice: what is copied for one write is what a socket may take
-                sent = os.write(self.fd, self._pending[: 2**18])
+                self._written.extend(zip((self._pending,), map(os.write, (self.fd,), (part,)), strict=False))
             except BlockingIOError:
                 break
             except OSError as error:
                 self._break(error)
                 break
-            del self._pending[:sent]
+            self._settle()
+
+    def _settle(self) -> None:
+        """Book what was written last; done again from its start if a signal handler raised in it."""
+        written = self._written
+        while written:
+            what, sent = written[0]
+            if isinstance(what, tuple):
+                data, queue = what[0], self._queue
+                if sent < len(data):
+                    self._pending = bytearray(memoryview(data)[sent:])
+                if queue and queue[0] is what:
+                    queue.popleft()
+            elif what is self._pending:
+                self._pending = what[sent:]
+            written.clear()
 
     def _break(self, error: BaseException) -> None:
         self.broken = f"the other end is gone: {error}"

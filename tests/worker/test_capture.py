@@ -560,6 +560,35 @@ def test_prints_in_signal_handlers_and_destructors_inside_prints() -> None:
     assert text.count("tick") == ticks
 
 
+def test_exceptions_of_a_users_signal_handler_inside_prints_tear_and_block_nothing() -> None:
+    """A time-out by SIGALRM around code that prints: lines may be lost where it struck, nothing else."""
+    seen = play(
+        """
+        import signal, threading
+        class Late(Exception): pass
+        def tick(*_): raise Late
+        signal.signal(signal.SIGALRM, tick)
+        hits = 0
+        with run("a"):
+            for n in range(500):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0003)
+                    while True:
+                        print("line")
+                        print("error", file=sys.stderr)
+                except Late:
+                    hits += 1
+            print()
+            thread = threading.Thread(target=print, args=("from a thread",))
+            thread.start(); thread.join(20)
+            assert not thread.is_alive()
+        print("hits", hits)
+        """
+    )
+    assert seen.text("a", "stdout").endswith("\nfrom a thread\n")
+    assert seen.log() == "hits 500\n"
+
+
 def test_W27_a_cancel_that_comes_while_a_print_waits_for_room_ends_the_wait() -> None:
     """The parent reads nothing until the cancel was raised in user code."""
     cancelled_r, cancelled_w = os.pipe()
