@@ -160,9 +160,7 @@ def test_an_interpreter_that_cannot_start_is_heard() -> None:
 
 def test_spawn_needs_the_standard_library_only() -> None:
     code = "import sys; old = set(sys.modules); import cog_trio.spawn; print(*(set(sys.modules) - old))"
-    loaded = subprocess.run(
-        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)
     assert foreign <= {"cog_trio"}
     assert {name for name in loaded if name.startswith("cog_trio")} == {"cog_trio", "cog_trio.spawn"}
