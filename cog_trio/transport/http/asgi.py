@@ -101,7 +101,8 @@ class App:
         try:
             reply = await self._answer(scope, request)
         except ClientGone:
-            self._log(scope, 499, started)
+            if self._log_requests:
+                self._log(scope, 499, started)  # as proxies call it: the client closed the request
             return
         except Exception:
             log.exception("a route failed: %s %s", request.method, _shown(scope))

@@ -171,8 +171,8 @@ class Connection:
         self._reading.cancel()
 
     def close_if_idle(self) -> None:
-        """The server ends: a connection without a request has no reason to stay."""
-        if self._idle_since is not None:
+        """The server ends: a connection without a request, or whose reply is out, has no reason to stay."""
+        if self._idle_since is not None or self._closing:
             self._closing = True
             self._reading.cancel()
 
@@ -209,12 +209,12 @@ class Connection:
     async def _flush(self) -> None:
         """Write all that is held; return when it is out, by whichever task."""
         while self._out:
-            if self._broken:
-                self._out.clear()
-                return
             if self._writing:
                 await self._written.park()
                 continue
+            if self._broken:
+                self._out.clear()
+                return
             pieces, self._out = self._out, []
             if len(pieces) > 1 and sum(map(len, pieces)) <= MAX_JOIN:
                 pieces = [b"".join(pieces)]

@@ -96,15 +96,10 @@ class Http1(H11Protocol):
         """The bytes of a head, with an empty Host if they end it without one: h11 insists, we don't."""
         head = self._seen + data
         end = _END_OF_HEAD.search(head)
-        if end is None:
-            self._seen = head
-            if self.head_since is None:
-                self.head_since = trio.current_time()
+        if end is None or _HOST.search(head, 0, end.end()) is not None:
             return data
-        before = len(self._seen)
-        self._seen, self.head_since = b"", None
-        cut = end.start(1) - before
-        if cut < 0 or _HOST.search(head, 0, end.end()) is not None:
+        cut = end.start(1) - len(self._seen)
+        if cut < 0:
             return data
         return data[:cut] + b"host: \r\n" + data[cut:]
 
@@ -122,7 +117,7 @@ class Http1(H11Protocol):
                 await self.refuse(error.error_status_hint)
                 return
             if isinstance(event, h11.Request):
-                self.head_since = None
+                self._seen, self.head_since = b"", None
                 await self.send(Updated(idle=False))
                 await self._check_protocol(event)
                 await self._create_stream(event)
@@ -149,7 +144,17 @@ class Http1(H11Protocol):
                 self._paused = True
                 return
             else:  # nothing more here, or the client's end
+                if self.connection.their_state is h11.IDLE:
+                    self._await_head()
                 return
+
+    def _await_head(self) -> None:
+        """Between requests; the bytes that are left, if any, begin a head."""
+        self._seen = self.connection.trailing_data[0]
+        if not self._seen:
+            self.head_since = None
+        elif self.head_since is None:
+            self.head_since = trio.current_time()
 
     def _refuse_tricks(self, request: h11.Request) -> None:
         names = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]

@@ -197,6 +197,34 @@ async def test_pipelined_bytes_beyond_the_bound_wait(nursery: trio.Nursery) -> N
     assert [(await client.response()).status for _ in range(2)] == [200, 200]
 
 
+async def test_a_pipelined_head_may_be_cut_anywhere(nursery: trio.Nursery) -> None:
+    later = request("POST", "/", b"abc")
+    for cut in range(1, len(later)):
+        app = Waiting()
+
+        async def first_waits(scope: dict[str, Any], receive: Receive, send: Send, app: Waiting = app) -> None:
+            await (app if scope["method"] == "GET" else echo)(scope, receive, send)
+
+        client = connect(nursery, first_waits)
+        await client.send(GET + later[:cut])
+        await trio.testing.wait_all_tasks_blocked()
+        app.gate.set()
+        assert (await client.response()).body == b"ok"
+        await client.send(later[cut:])
+        assert (await client.response()).body == b"abc"
+
+
+async def test_a_pipelined_half_head_gets_408_too(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = connect(nursery, hello)
+    await client.send(GET + b"GET / HT")
+    assert (await client.response()).status == 200
+    start = trio.current_time()
+    assert (await client.response()).status == 408
+    assert trio.current_time() - start == 30.0
+
+
 async def test_100_continue_leaves_when_the_app_reads_and_not_before(nursery: trio.Nursery) -> None:
     async def refuse(scope: dict[str, Any], receive: Receive, send: Send) -> None:
         await reply(send, b"no", 413)

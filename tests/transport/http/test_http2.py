@@ -27,8 +27,15 @@ class Ended(Exception):
 class Client2:
     """An HTTP/2 client over one stream; collects what comes."""
 
-    def __init__(self, nursery: trio.Nursery, app: App, settings: Settings | None = None, window: int = 2**20) -> None:
-        self.stream, theirs = trio.testing.memory_stream_pair()
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        app: App,
+        settings: Settings | None = None,
+        window: int = 2**20,
+        pair: Any = trio.testing.memory_stream_pair,
+    ) -> None:
+        self.stream, theirs = pair()
         nursery.start_soon(partial(serve_connection, app, ServerState(settings or Settings()), theirs))
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         self.h2.initiate_connection()
@@ -102,6 +109,38 @@ async def test_large_replies_over_http2(nursery: trio.Nursery) -> None:
     number = await client.ask("GET", "/")
     assert await client.wait(number) == 200
     assert len(client.bodies[number]) == 3_000_000
+
+
+async def test_streams_that_write_at_once_lose_nothing(nursery: trio.Nursery) -> None:
+    class Slow(trio.abc.SendStream):
+        """Lets others run in the middle of each send."""
+
+        def __init__(self, inner: trio.abc.SendStream) -> None:
+            self.inner = inner
+
+        async def send_all(self, data: Any) -> None:
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            await self.inner.send_all(data)
+
+        async def wait_send_all_might_not_block(self) -> None:
+            await self.inner.wait_send_all_might_not_block()
+
+        async def aclose(self) -> None:
+            await self.inner.aclose()
+
+    def pair() -> tuple[Any, Any]:
+        ours, theirs = trio.testing.memory_stream_pair()
+        return ours, trio.StapledStream(Slow(theirs.send_stream), theirs.receive_stream)
+
+    async def sized(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        await reply(send, b"x" * int(scope["raw_path"][1:]))
+
+    client = Client2(nursery, sized, pair=pair)
+    numbers = {await client.ask("GET", f"/{size}"): size for size in range(1, 100_000, 9_973)}
+    for number, size in numbers.items():
+        assert await client.wait(number) == 200
+        assert len(client.bodies[number]) == size
 
 
 async def test_draining_adds_no_connection_header_over_http2(nursery: trio.Nursery) -> None:
