@@ -153,6 +153,8 @@ class Pipes:
             data = os.read(pipe.fd, READ_SIZE)
         except BlockingIOError:
             return 0, False
+        if not data and not pipe.open:
+            return 0, False  # the other reader saw the end first
         if not data:
             pipe.open = False  # user code closed or replaced the descriptor, and so did its children
             if self._epoll is not None:

@@ -127,6 +127,20 @@ async def test_pump_ends_when_no_write_end_is_left(ends: Ends) -> None:
     assert ends.text() == "lastthe other\n"
 
 
+async def test_both_readers_may_see_the_end(ends: Ends) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    with trio.fail_after(LIMIT):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ends.pipes.pump, OUT)
+            await trio.testing.wait_all_tasks_blocked()
+            os.write(ends.writes[0], b"last\n")
+            os.dup2(null, ends.writes[0])
+            ends.pipes.drain()  # before the pump, which the end has woken as well
+            ends.pipes.finish()
+    os.close(null)
+    assert ends.text() == "last\n"
+
+
 async def test_many_threads_drain_beside_the_pump(ends: Ends) -> None:
     count, stop = 20_000, threading.Event()
 
