@@ -207,7 +207,7 @@ class AsyncExecutor:
             outputs.is_stream = True
             await self._each(task, result, outputs)
         elif result is not None:
-            await self._send(task, result, outputs, yielded=False)
+            job.result = await self._frame(task, result, outputs, yielded=False)
 
     async def _stream(self, task: _Task, items: Any, outputs: Sender) -> None:
         """Send what an async iterator yields, then close it, whatever happens."""
@@ -254,13 +254,17 @@ class AsyncExecutor:
             if yielded and (close := getattr(items, "close", None)) is not None:
                 self._call(task, close)
 
-    async def _send(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> None:
-        """Send one item, once there is room; what touches the disk does so in a thread."""
+    async def _frame(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> bytearray:
+        """The frame of one item; what touches the disk does so in a thread."""
         if is_file(item):
             wire = await self._await(task, lambda: asyncio.to_thread(outputs.encode, item, yielded=yielded))
         else:
             wire = self._call(task, lambda: outputs.encode(item, yielded=yielded))
-        frame = outputs.frame(wire)
+        return outputs.frame(wire)
+
+    async def _send(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> None:
+        """Send one item, once there is room."""
+        frame = await self._frame(task, item, outputs, yielded=yielded)
         writer = task.job.slot.writer
         if writer.full:
             room = self.loop.create_future()

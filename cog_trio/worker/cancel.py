@@ -26,6 +26,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
+_set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _NOBODY: Final[AbstractContextManager[None]] = contextlib.nullcontext()
 
 
@@ -258,18 +259,33 @@ class Gate:
         if self._main:
             signal.pthread_kill(self._main, self.signal)
 
-    def insist(self, run: int) -> bool:
-        """``FALLBACK_AFTER`` has passed: set the exception without a signal (blocked, or its handler was replaced).
+    def insist(self, run: int) -> None:
+        """``FALLBACK_AFTER`` has passed once more and the run goes on: signal again, or, where the main thread is
+        deaf to that (blocked, or its handler was replaced), set the exception without a signal.
 
         It lands before the main thread can enter code of ours, since each entry there is a place where it would be
-        raised. Whether it was set.
+        raised. It does not end a sleep, so it is no substitute where the signal works.
         """
-        if not (self.pending and self.current == self.requested == run and self.armed):
+        if not self.pending or self.current != run or self.requested != run:
+            return
+        if signal.getsignal(self.signal) == self._on_signal and not self._blocked():
+            self.kick()
+            return
+        raise_there, main, exception = _set_async_exc, ctypes.c_ulong(self._main), ctypes.py_object(self.exception)
+        # No call stands between the look and the deed: the interpreter may change threads after one.
+        if self.inside and not self.depth and self.delivered != run:
+            self.delivered = run
+            self.pending = False
+            raise_there(main, exception)
+
+    def _blocked(self) -> bool:
+        """Whether the main thread blocks the signal; False where that can't be seen."""
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/status") as status:
+                mask = next(line for line in status if line.startswith("SigBlk:"))
+        except (OSError, StopIteration):  # macOS
             return False
-        self.delivered = run
-        self.pending = False
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._main), ctypes.py_object(self.exception))
-        return True
+        return bool(int(mask.split()[1], 16) >> (self.signal - 1) & 1)
 
     # From the unraisable hook, on the main thread
 

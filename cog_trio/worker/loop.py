@@ -256,7 +256,8 @@ class IO:
     def _interrupt(self, job: Job) -> None:
         """Have the job end, wherever it is. Repeatable."""
         if job.stage is Stage.PREPARING:
-            job.scope.cancel()
+            if job.scope is not None:
+                job.scope.cancel()
         elif job.stage is not Stage.ENDED and job not in self._cancelling:
             self._cancelling.add(job)
             self._start_soon(self._interrupt_main, job)
@@ -331,12 +332,13 @@ class IO:
         if ready:
             self._submit(job)
         else:
-            self._start_soon(self._prepare, job)
+            job.scope = trio.CancelScope()
+            self._start_soon(self._prepare, job, job.scope)
 
-    async def _prepare(self, job: Job) -> None:
+    async def _prepare(self, job: Job, scope: trio.CancelScope) -> None:
         fault = None
         try:
-            with job.scope:
+            with scope:
                 await prepare(job)
         except Unready as error:
             fault = str(error)

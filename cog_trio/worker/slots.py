@@ -119,12 +119,13 @@ class Job:
         self.context: dict[str, str] = predict.context
         self.record: Final = Record(slot.index, predict.id, predict.run, slot.emit, slot.writer)
         self.stage = Stage.PREPARING
-        self.scope: Final = trio.CancelScope()  # of the preparation
+        self.scope: trio.CancelScope | None = None  # of the preparation, where that takes time
         self.input: dict[str, Any] = {}
         self.local: Files = {}  # of the URLs among them
         self.cleanup: Callable[[], None] | None = None  # deletes temporary inputs; blocks
         self.files = False  # the parent was told of a file and will say FilesTaken
         self.taken = False
+        self.result: bytearray | None = None  # frame of a result that is one value: it leaves with the terminal frame
 
     @property
     def cancelled(self) -> bool:
@@ -179,8 +180,12 @@ class Job:
             terminal = RunFailed(slot.index, self.id, self.run, error)
         else:
             terminal = Done(slot.index, self.id, self.run, seconds, is_stream)
+        frame = encode_frame(terminal)
+        if self.result is not None:
+            frame = self.result + frame
+            self.result = None
         try:
-            slot.emit(terminal)
+            slot.writer.write(frame)
         except WriterBroken as broken:
             slot.fail(f"the slot socket broke: {broken}")
         if slot.dead or not self.files:

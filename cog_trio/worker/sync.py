@@ -90,7 +90,7 @@ class SyncExecutor:
             outputs.is_stream = True
             self._items(job, iter(result), outputs, yielded=False)
         elif whole is not None:
-            job.write(outputs.frame(whole))
+            job.result = outputs.frame(whole)
 
     def _stream(self, job: Job, items: Iterator[Any], outputs: Sender) -> None:
         """Send what an iterator yields, then close it, whatever happens."""
