@@ -28,6 +28,7 @@ DRAIN_TIME: Final = 30.0  # seconds that the rest of an unwanted body may take, 
 MAX_AHEAD: Final = 64 * 2**10  # bytes of later requests that are read while one runs; then the client waits
 _END_OF_HEAD: Final = re.compile(rb"\n(\r?\n)")
 _HOST: Final = re.compile(rb"\nhost[ \t]*:", re.IGNORECASE)
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _SEND_BODY: Final = h11.SEND_BODY
 
 
@@ -177,7 +178,7 @@ class Http1(H11Protocol):
     async def refuse(self, status: int) -> None:
         """Answer what can't be understood or came too slowly, unless an answer is on its way; then close."""
         if self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            body = b'{"detail":"%s"}' % HTTPStatus(status).phrase.encode()
+            body = b'{"detail":"%s"}' % _REASONS[status]
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", b"%d" % len(body)),
@@ -185,7 +186,7 @@ class Http1(H11Protocol):
                 *self.config.response_headers("h11"),
             ]
             with self.link.corked():
-                await self._send_h11_event(h11.Response(status_code=status, headers=headers))
+                await self._send_h11_event(h11.Response(status_code=status, headers=headers, reason=_REASONS[status]))
                 await self._send_h11_event(h11.Data(data=body))
                 await self._send_h11_event(h11.EndOfMessage())
         await self.send(Closed())
@@ -203,9 +204,14 @@ class Http1(H11Protocol):
         )
 
     async def stream_send(self, event: StreamEvent) -> None:
-        if isinstance(event, Response) and event.status_code >= 200 and self._will_close():
-            event.headers.append((b"connection", b"close"))
-        await super().stream_send(event)
+        if not isinstance(event, Response) or event.status_code < 200:
+            await super().stream_send(event)
+            return
+        headers = [*event.headers, *self.config.response_headers("h11")]
+        if self._will_close():
+            headers.append((b"connection", b"close"))
+        reason = _REASONS.get(event.status_code, b"")
+        await self._send_h11_event(h11.Response(status_code=event.status_code, headers=headers, reason=reason))
 
     def _will_close(self) -> bool:
         return self.connection.their_state is _SEND_BODY and not self._can_drop_rest()

@@ -48,11 +48,13 @@ class Waiting:
 
     def __init__(self) -> None:
         self.gate = trio.Event()
+        self.entered = trio.Event()
         self.gone = 0
         self.started = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self.started += 1
+        self.entered.set()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, receive, nursery.cancel_scope)
             await self.gate.wait()
