@@ -5,9 +5,10 @@ Modules log through ``logging.getLogger(__name__)``. What belongs to one predict
 any other ``extra`` is shown the same way. Control characters are escaped in both formats, so no id and no text
 of a user can start a line of its own.
 
-Lines are formatted where they are logged and written by one thread, because a write to stderr can block: a log
-reader that stalls must never stall predictions. What waits is bounded in bytes; beyond that lines are dropped
-and the number of them is told as soon as there is room. ``open_log`` owns the thread and ends it, with a deadline.
+A log reader that stalls must never stall predictions, and a write to stderr can block. So a line is written at
+once only if stderr says that it has room for it; otherwise it waits for a thread that may block, and later lines
+wait behind it. What waits is bounded in bytes; beyond that lines are dropped, and the number of them is told as
+soon as there is room. ``open_log`` owns the thread and ends it, with a deadline.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import sys
 import threading
 import time
@@ -62,11 +64,13 @@ class ConsoleFormatter(logging.Formatter):
 
 
 class LogWriter(logging.Handler):
-    """Hands lines to one thread that writes them; never blocks and never raises."""
+    """Writes lines, or hands them to a thread when that would block; never raises."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
+        self._room = select.poll()
+        self._room.register(descriptor, select.POLLOUT)
         self._lines: deque[bytes] = deque()
         self._waiting = 0  # bytes
         self._dropped = 0
@@ -78,12 +82,25 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record).encode(errors="backslashreplace") + b"\n"
         with self._changed:
+            if not self._waiting and not self._dropped and len(line) <= select.PIPE_BUF:
+                line = line[self._write_now(line) :]
+            if not line:
+                return
             if self._waiting + len(line) > MAX_WAITING:
                 self._dropped += 1
                 return
             self._lines.append(line)
             self._waiting += len(line)
             self._changed.notify()
+
+    def _write_now(self, line: bytes) -> int:
+        """How much of the line was taken; a pipe that has room takes ``PIPE_BUF`` bytes without blocking."""
+        if [events for _, events in self._room.poll(0)] != [select.POLLOUT]:
+            return 0
+        try:
+            return os.write(self._descriptor, line)
+        except OSError:  # the thread finds out what it is
+            return 0
 
     def finish(self, seconds: float) -> None:
         """Write what waits, for at most that long. Later lines are lost."""
