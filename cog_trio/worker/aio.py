@@ -44,11 +44,11 @@ class _Task:
 
 
 class AsyncExecutor:
-    """The main thread of a worker with an async model; it takes the loop over."""
+    """The main thread of a worker with an async model; ``loop`` is there from the start, for ``setup``."""
 
-    def __init__(self, model: Model, gate: Gate, office: Office, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop: Final = loop
-        asyncio.set_event_loop(loop)
+    def __init__(self, model: Model, gate: Gate, office: Office) -> None:
+        self.loop: Final = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
         self._model = model
         self._gate = gate
         self._office = office
@@ -131,6 +131,7 @@ class AsyncExecutor:
             return
         task = self._tasks[job.run] = _Task(job)
         task.task = self.loop.create_task(self._run(task))
+        task.task.add_done_callback(lambda _: self._drop(task))
 
     def _cancel(self, job: Job) -> None:
         task = self._tasks.get(job.run)
@@ -139,6 +140,8 @@ class AsyncExecutor:
         self._aims.discard(task)
         if not self._aims:
             self._gate.settle()
+        if job.stage is Stage.WAITING:
+            return  # its first step, which is due, will see it; a cancelled task would never make that step
         if not task.delivered and task.task is not None:
             task.delivered = True
             task.task.cancel()
@@ -155,8 +158,20 @@ class AsyncExecutor:
         self._gate.settle()  # another task blocks the loop; the I/O thread pokes again
         return None
 
+    def _drop(self, task: _Task) -> None:
+        """The task is over: if user code cancelled it before its first step, its run has not ended yet."""
+        if task.job.stage is not Stage.ENDED:
+            self._tasks.pop(task.job.run)
+            task.job.end("CancelledError")
+        if self._stopping and not self._tasks:
+            self.loop.stop()
+
     async def _run(self, task: _Task) -> None:
         job = task.job
+        if job.cancelled:
+            self._tasks.pop(job.run)
+            job.cut()
+            return
         job.open()
         fault: BaseException | None = None
         outputs = Sender(job)
@@ -170,8 +185,6 @@ class AsyncExecutor:
         self._tasks.pop(job.run)
         self._aims.discard(task)
         job.end(outputs.explain(fault), seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
-        if self._stopping and not self._tasks:
-            self.loop.stop()
 
     async def _await(self, task: _Task, step: Callable[[], Awaitable[Any]]) -> Any:
         """Make one awaitable of user code and await it, open to the gate."""

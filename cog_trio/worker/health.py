@@ -7,22 +7,25 @@ at once. ``None`` and truthy results are healthy, everything else is not (D32).
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import inspect
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from cog_trio.bridge.protocol import HealthcheckResult, HealthcheckStatus
 from cog_trio.worker.faults import cut, one_line
 
+if TYPE_CHECKING:
+    import asyncio
+
 LIMIT: Final = 5.0  # seconds
 MAX_SHOWN: Final = 200  # bytes of a falsy result
 PREFIX: Final = "Healthcheck failed: "  # as the reference words it
+CANCELLED: Final = f"{PREFIX}CancelledError"
 TIMED_OUT: Final = f"{PREFIX}user-defined healthcheck timed out after {LIMIT:.1f} seconds"
 
 
@@ -91,7 +94,9 @@ class HealthCheck:
         loop, tasks = self._loop, []
 
         def begin() -> None:
-            tasks.append(self._context.copy().run(loop.create_task, self._on_loop(run)))
+            task = self._context.copy().run(loop.create_task, self._on_loop())
+            task.add_done_callback(lambda task: run.finish(CANCELLED if task.cancelled() else task.result()))
+            tasks.append(task)
 
         def cancel() -> None:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
@@ -109,22 +114,19 @@ class HealthCheck:
         try:
             result = self._check()
             if inspect.isawaitable(result):
+                import asyncio  # a sync model does without, unless its check is a coroutine
+
                 result = asyncio.run(_await(result))
             return verdict(result)
         except BaseException as error:  # noqa: BLE001  SystemExit and the like are the check's failure, not ours
             return PREFIX + one_line(error)
 
-    async def _on_loop(self, run: Run) -> None:
+    async def _on_loop(self) -> str | None:
         assert self._check is not None
-        fault: str | None = TIMED_OUT
         try:
-            fault = verdict(await self._check())
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001  the same: it must not end the loop
-            fault = PREFIX + one_line(error)
-        finally:
-            run.finish(fault)
+            return verdict(await self._check())
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  they must not end the loop
+            return PREFIX + one_line(error)
 
 
 async def _await(awaitable: Any) -> Any:

@@ -6,17 +6,15 @@ scope that user code sees are opened on the main thread as its user code begins,
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import json
 from collections.abc import Awaitable
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from cog_trio.bridge.protocol import MAX_METRIC, HealthcheckResult, Kind, MetricMode
 from cog_trio.sdk.scope import Mode, Scope, enter, set_fallback
-from cog_trio.worker.aio import AsyncExecutor
 from cog_trio.worker.cancel import gate
 from cog_trio.worker.capture import Capture
 from cog_trio.worker.health import HealthCheck
@@ -24,6 +22,9 @@ from cog_trio.worker.record import Record, current
 from cog_trio.worker.runner import Model
 from cog_trio.worker.slots import Job, Office
 from cog_trio.worker.sync import SyncExecutor
+
+if TYPE_CHECKING:
+    from cog_trio.worker.aio import AsyncExecutor
 
 _MODES: Final = {"replace": MetricMode.REPLACE, "increment": MetricMode.INCREMENT, "append": MetricMode.APPEND}
 
@@ -33,19 +34,25 @@ class Tools:
         self.model: Final = model
         self.parameters: Final = model.parameters
         self.schema: Final = msgspec.Raw(msgspec.json.encode(document))
-        loop = asyncio.new_event_loop() if model.kind is Kind.ASYNC else None
-        self.executor: Final = SyncExecutor(model, gate) if loop is None else AsyncExecutor(model, gate, office, loop)
+        self._loop: AsyncExecutor | None = None
+        if model.kind is Kind.ASYNC:
+            from cog_trio.worker.aio import AsyncExecutor  # a sync model does without asyncio
+
+            self._loop = AsyncExecutor(model, gate, office)
+        self.executor: Final = self._loop or SyncExecutor(model, gate)
         self._capture = capture
-        self._health = HealthCheck(model.healthcheck, self._outside(), loop)
+        self._health = HealthCheck(model.healthcheck, self._outside(), None if self._loop is None else self._loop.loop)
         self._scopes: dict[int, Scope] = {}  # of the runs whose user code is running
         if model.concurrency == 1:
             set_fallback(self._only_scope)
 
     def complete(self, awaitable: Awaitable[Any]) -> None:
         """Run an async ``setup``, on the loop of async predictions if there is one."""
-        if isinstance(self.executor, AsyncExecutor):
-            self.executor.complete(awaitable)
+        if self._loop is not None:
+            self._loop.complete(awaitable)
         else:
+            import asyncio
+
             asyncio.run(_whole(awaitable))
 
     async def check_health(self, id: str) -> HealthcheckResult:

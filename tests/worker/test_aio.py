@@ -242,6 +242,31 @@ async def test_D19_cancel_before_predict(tmp_path: Path) -> None:
         assert (await parent.hear(Idle)).run == run
 
 
+async def test_W25_two_hundred_cancels_at_once(tmp_path: Path) -> None:
+    async with open_worker(tmp_path, CODE) as parent:
+        with trio.fail_after(30):
+            for _ in range(200):
+                predict = await parent.predict({"code": WAIT})
+                await parent.cancel(predict)
+                await parent.hear(Idle, lambda idle, run=predict.run: idle.run == run)  # type: ignore[misc]
+        assert any(isinstance(message, Cancelled) for message in parent.heard)
+
+
+async def test_user_code_that_cancels_every_task_ends_no_slot(tmp_path: Path) -> None:
+    code = """
+import asyncio
+async def run():
+    for task in asyncio.all_tasks(): task.cancel()
+    await asyncio.sleep(1)
+"""
+    async with open_worker(tmp_path, CODE, max_concurrency=2) as parent:
+        other = await parent.predict({"code": WAIT}, slot=1)
+        assert (await parent.run({"code": code})).error == "CancelledError"
+        await parent.cancel(other)
+        await parent.hear(Idle, lambda idle: idle.slot == 1)
+        assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
+
+
 @pytest.mark.parametrize("how", ["raise SystemExit(3)", "import sys; sys.exit(3)", "raise KeyboardInterrupt"])
 async def test_W34_exit_fails_the_run_alone(tmp_path: Path, how: str) -> None:
     async with open_worker(tmp_path, CODE, max_concurrency=2) as parent:
