@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -15,7 +16,7 @@ import click
 from cog_trio import settings
 from cog_trio.cli import options
 from cog_trio.cli.config import BadModel, find
-from cog_trio.cli.launch import Launch, launch
+from cog_trio.cli.launch import Launch, describe, launch
 
 NAME: Final = "cog-trio"
 
@@ -34,26 +35,40 @@ def serve(model: str, **values: Any) -> int:
 
     MODEL is a Python file, file.py:Name, or a folder with a cog.yaml; by default the current folder.
     """
+    return launch(_plan(model, options.given(values), sys.stderr.isatty()))
+
+
+@commands.command()
+@click.argument("model", default=".")
+def schema(model: str) -> int:
+    """Print the OpenAPI document of MODEL.
+
+    MODEL is named as for serve. It is imported, not set up; what it prints meanwhile goes to stderr.
+    """
+    return describe(_plan(model, {}, terminal=False))
+
+
+def _plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool) -> Launch:
+    """What a MODEL, the flags and the environment come to.
+
+    Raises:
+      click.ClickException: with one line for the user.
+    """
     environ = dict(os.environ)
-    terminal = sys.stderr.isatty()
     try:
         target = find(model)
-        chosen, warnings = settings.read(
-            options.given(values), environ, file=target.config.settings(), terminal=terminal
-        )
+        chosen, warnings = settings.read(flags, environ, file=target.config.settings(), terminal=terminal)
     except (BadModel, settings.BadSetting) as error:
         raise click.ClickException(str(error)) from error
-    return launch(
-        Launch(
-            NAME,
-            chosen,
-            str(target.folder),
-            target.predict,
-            target.train,
-            target.config.unset(environ),
-            (*target.config.warnings, *warnings),
-            terminal and chosen.log_format == "console",
-        )
+    return Launch(
+        NAME,
+        chosen,
+        str(target.folder),
+        target.predict,
+        target.train,
+        target.config.unset(environ),
+        (*target.config.warnings, *warnings),
+        terminal and chosen.log_format == "console",
     )
 
 

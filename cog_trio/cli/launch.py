@@ -1,8 +1,8 @@
-"""What ``cog-trio serve`` and the container entry do alike: spawn the worker, import the rest, serve.
+"""What ``serve``, ``schema`` and the container entry do alike: spawn the worker, then import the rest.
 
 The worker is spawned before trio, Hypercorn and the service are imported (D46), so both sides start up side by
-side. Signals that come in that time are noted and obeyed as soon as the event loop runs; leaving before that
-kills the worker and reaps it.
+side. For a server, signals that come in that time are noted and obeyed as soon as the event loop runs; leaving
+before that kills the worker and reaps it.
 """
 
 from __future__ import annotations
@@ -42,3 +42,12 @@ def launch(plan: Launch) -> int:
         from cog_trio.cli.serve import serve
 
         return serve(plan, process, early)
+
+
+def describe(plan: Launch) -> int:
+    """Print the model's document; the exit code. A signal ends us at once, and our guardian the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with spawn(plan.folder, {**plan.environment, **worker_variables(plan.settings)}) as process:
+        from cog_trio.cli.schema import print_schema
+
+        return print_schema(plan, process)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from cog_trio.client import ClientUnusable, open_body, open_client
-from cog_trio.sdk._urls import get_filename, url_scheme
-from cog_trio.worker.inputs import InputError, Source, decode_data_url, private_folder
+from cog_trio.sdk._urls import decode_data_url, get_filename, url_scheme
+from cog_trio.worker.inputs import InputError, Source, private_folder
 
 if TYPE_CHECKING:
     import httpx

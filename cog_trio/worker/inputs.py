@@ -8,8 +8,6 @@ values; what only fails here (bad base64, an integer beyond all floats) is an ``
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
 import os
 import urllib.parse
@@ -19,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from cog_trio.bridge.protocol import Json
 from cog_trio.sdk._parameters import MISSING, Parameter
-from cog_trio.sdk._urls import url_scheme
+from cog_trio.sdk._urls import decode_data_url, url_scheme
 from cog_trio.sdk.types import Path, Secret, URLFile
 
 MAX_SHOWN_URL: Final = 200  # characters
@@ -125,30 +123,6 @@ def _open(field: str, url: str, index: int | None) -> io.IOBase:
         return io.BytesIO(decode_data_url(url))
     except ValueError as error:
         raise InputError(field, str(error), index=index, url=url) from None
-
-
-def decode_data_url(url: str) -> bytes:
-    """The bytes of a ``data:`` URL.
-
-    Blanks and missing padding are forgiven, as browsers do; any other fault is one, not an empty file (W57).
-
-    Raises:
-      ValueError: saying what is wrong.
-    """
-    head, comma, body = url.partition(":")[2].partition(",")
-    if not comma:
-        raise ValueError("the data: URL has no comma")
-    raw = urllib.parse.unquote_to_bytes(body) if "%" in body else body.encode()
-    if not head.rstrip().lower().endswith(";base64"):
-        return raw
-    try:
-        return base64.b64decode(raw, validate=True)
-    except binascii.Error:
-        raw = raw.translate(None, b" \t\r\n\f").rstrip(b"=")
-    try:
-        return base64.b64decode(raw + b"=" * (-len(raw) % 4), validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"the data: URL is not valid base64: {error}") from None
 
 
 def shown_url(url: str) -> str:

@@ -12,12 +12,12 @@ import pytest
 
 import cog_trio.sdk.types as sdk
 from cog_trio.sdk._parameters import Parameter
+from cog_trio.sdk._urls import decode_data_url
 from cog_trio.worker.inputs import (
     InputError,
     Source,
     coerce,
     coerce_value,
-    decode_data_url,
     private_folder,
     shown_url,
     sources,
