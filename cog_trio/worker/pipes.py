@@ -16,8 +16,8 @@ import math
 import os
 import select
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import trio
 
@@ -36,6 +36,7 @@ class _Pipe:
         self.source: Final = source
         self.lines: Final = Lines()
         self.open = True
+        self.given = 0  # pieces that were handed on so far
         self.wait: trio.CancelScope | None = None  # the pump's, around its wait for text
 
 
@@ -52,6 +53,7 @@ class Pipes:
         self._target = target
         self._lock = threading.RLock()
         self._busy = False  # belongs to the thread that holds the lock: a frame of it is reading
+        self._fed: list[Journal] = []  # since the lock was taken
         self._token: trio.lowlevel.TrioToken | None = None  # of the pump's run
         # An epoll object may be asked from many threads, and from a signal handler inside of it; a poll object refuses.
         self._epoll = select.epoll() if epoll else None
@@ -67,34 +69,15 @@ class Pipes:
         """
         if not self._ready():
             return
-        with self._lock:
-            if self._busy:
-                return  # a ``__del__`` or signal handler that prints, inside one of these methods
-            self._busy = True
-            try:
-                self._read_all()
-                for pipe in self._pipes.values():
-                    if pipe.lines.waiting and pipe.wait is not None and self._token is not None:
-                        with contextlib.suppress(trio.RunFinishedError):  # the worker leaves: ``finish`` will come
-                            self._token.run_sync_soon(_limit, pipe, idempotent=True)
-            finally:
-                self._busy = False
+        self._alone(self._read_all)
+        for pipe in self._pipes.values():
+            if pipe.lines.waiting and pipe.wait is not None and self._token is not None:
+                with contextlib.suppress(trio.RunFinishedError):  # the worker leaves: ``finish`` will come
+                    self._token.run_sync_soon(_limit, pipe, idempotent=True)
 
     def finish(self) -> None:
         """The same, with unfinished lines: what comes next belongs to another, not a byte of a character is kept."""
-        with self._lock:
-            if self._busy:
-                return
-            self._busy = True
-            try:
-                if self._ready():
-                    self._read_all()
-                target = self._target()
-                for pipe in self._pipes.values():
-                    if pieces := pipe.lines.finish():
-                        target.post_pieces(pipe.source, tuple(pieces))
-            finally:
-                self._busy = False
+        self._alone(self._read_to_the_end)
 
     async def pump(self, source: LogSource) -> None:
         """Read one pipe for the worker's life, in the I/O thread; ends when no write end is left.
@@ -115,15 +98,11 @@ class Pipes:
             target = self._target()
             if target.full:
                 await target.wait_room()
-            with self._lock:
-                self._busy = True
-                try:
-                    went = self._hand_on(pipe) if patience.cancelled_caught else self._read(pipe)[1]
-                finally:
-                    self._busy = False
+            given = pipe.given
+            self._alone(self._flush if patience.cancelled_caught else self._read, pipe)
             if not pipe.lines.waiting:
                 deadline = math.inf
-            elif went or deadline == math.inf:
+            elif pipe.given != given or deadline == math.inf:
                 deadline = trio.current_time() + PATIENCE
 
     def _ready(self) -> bool:
@@ -136,41 +115,66 @@ class Pipes:
                 poll.register(pipe.fd, select.POLLIN)
         return bool(poll.poll(0))
 
+    def _alone(self, work: Callable[..., object], *args: Any) -> None:
+        """Do the work with the lock held, then have those who were fed send.
+
+        This lock is waited for, so that a print comes after what another thread is just reading. It can be: who has
+        it waits for nothing (sending comes after it), and a ``__del__`` or signal handler that prints inside of the
+        work leaves it alone.
+        """
+        with self._lock:
+            if self._busy:
+                return
+            self._busy = True
+            try:
+                work(*args)
+            finally:
+                self._busy = False
+            fed, self._fed = self._fed, []
+        for journal in fed:
+            journal.send()
+
     # --- lock held ---
 
     def _read_all(self) -> None:
         for pipe in self._pipes.values():
             total = 0
             while pipe.open and total < AT_ONCE:
-                size, _ = self._read(pipe)
+                size = self._read(pipe)
                 if not size:
                     break
                 total += size
 
-    def _read(self, pipe: _Pipe) -> tuple[int, bool]:
-        """Read once: how many bytes, and whether text went out."""
+    def _read_to_the_end(self) -> None:
+        if self._ready():
+            self._read_all()
+        for pipe in self._pipes.values():
+            self._give(pipe, pipe.lines.finish())
+
+    def _read(self, pipe: _Pipe) -> int:
+        """Read once: how many bytes."""
         try:
             data = os.read(pipe.fd, READ_SIZE)
         except BlockingIOError:
-            return 0, False
-        if not data and not pipe.open:
-            return 0, False  # the other reader saw the end first
-        if not data:
+            return 0
+        if data:
+            self._give(pipe, pipe.lines.feed_bytes(data))
+        elif pipe.open:
             pipe.open = False  # user code closed or replaced the descriptor, and so did its children
             if self._epoll is not None:
                 self._epoll.unregister(pipe.fd)
-            pieces = pipe.lines.finish()
-        else:
-            pieces = pipe.lines.feed_bytes(data)
-        if pieces:
-            self._target().post_pieces(pipe.source, tuple(pieces))
-        return len(data), bool(pieces)
+            self._give(pipe, pipe.lines.finish())
+        return len(data)
 
-    def _hand_on(self, pipe: _Pipe) -> bool:
-        pieces = pipe.lines.flush()
+    def _flush(self, pipe: _Pipe) -> None:
+        self._give(pipe, pipe.lines.flush())
+
+    def _give(self, pipe: _Pipe, pieces: Sequence[str]) -> None:
         if pieces:
-            self._target().post_pieces(pipe.source, tuple(pieces))
-        return True
+            target = self._target()
+            target.queue_pieces(pipe.source, tuple(pieces))
+            pipe.given += len(pieces)
+            self._fed.append(target)
 
 
 def _limit(pipe: _Pipe) -> None:

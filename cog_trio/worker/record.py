@@ -5,14 +5,13 @@ as LogLine on the slot's socket, in the order in which their lines were ended. `
 closes the record: from then on not one frame leaves it, and what a late thread still writes goes to the service
 log under the run's id, never into another run (W42).
 
-Locks are held as in ``writer.py``, for the same reasons: shortly, and never waited for by a thread that has it: what
-is printed inside a print is queued behind it. A producer waits for room afterwards, holding nothing; the I/O thread
-uses ``post``, which never waits, and looks at ``full`` itself.
+As in ``writer.py`` nothing waits for a lock, and what is printed inside a print is queued behind it. A producer waits
+for room afterwards; the I/O thread uses ``post``, which never waits, and looks at ``full`` itself.
 """
 
 from __future__ import annotations
 
-import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,14 +22,16 @@ from cog_trio.bridge.codec import encode_line
 from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
 from cog_trio.worker.cancel import gate
 from cog_trio.worker.lines import Lines
+from cog_trio.worker.turn import Turn
 from cog_trio.worker.writer import Writer, WriterBroken
 
 
 class _End:
     """In a queue: everything before it is to be sent, unfinished lines too."""
 
+    done = False
 
-_END: Final = _End()
+
 _STDOUT: Final = LogSource.STDOUT  # the lookup on the enumeration costs 50 ns
 Item: TypeAlias = str | bytes | tuple[str, ...] | None
 """Text to cut, pieces that are cut already, or (None) a flush."""
@@ -45,8 +46,7 @@ class Journal(ABC):
 
     def __init__(self, writer: Writer | None) -> None:
         self.writer = writer
-        self._lock = threading.RLock()
-        self._busy = False  # belongs to the thread that holds the lock: a frame of it is sending
+        self._turn = Turn()
 
     @property
     def full(self) -> bool:
@@ -75,23 +75,23 @@ class Journal(ABC):
             writer.wait(gate.wake_fd)
 
     @abstractmethod
-    def post_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
-        """Take pieces that were cut elsewhere, beside the line that waits here: text from the capture pipes."""
+    def queue_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
+        """Put pieces that were cut elsewhere beside the line that waits here; ``send`` sends them."""
 
     @abstractmethod
     def flush(self, source: LogSource) -> None:
         """Send the unfinished line of one stream; never waits."""
 
-    def _send_queue(self) -> None:
-        while self._queue:
-            with self._lock:
-                if self._busy:
-                    return  # a frame below us sends it
-                self._busy = True
-                try:
-                    self._drain()
-                finally:
-                    self._busy = False
+    def send(self) -> None:
+        """Send what is queued, unless another thread is at it already."""
+        while self._queue and self._turn.take(self._drain):
+            pass
+
+    def _wait_for(self, end: _End) -> None:
+        self.send()
+        while not end.done and not self._turn.mine:
+            time.sleep(0)  # another thread is at it, and never waits for anything
+            self.send()
 
     @abstractmethod
     def _drain(self) -> None: ...
@@ -109,21 +109,22 @@ class ServiceLog(Journal):
     def take(self, source: LogSource, item: Item, id: PredictionId | None) -> None:
         """Any item, of a finished record when ``id`` names it."""
         self._queue.append((source, item, id))
-        self._send_queue()
+        self.send()
 
     def post(self, source: LogSource, text: str | bytes) -> None:
         self.take(source, text, None)
 
-    def post_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
-        self.take(source, pieces, None)
+    def queue_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
+        self._queue.append((source, pieces, None))
 
     def flush(self, source: LogSource) -> None:
         self.take(source, None, None)
 
     def finish(self) -> None:
         """Send every unfinished line, of late writers too; more may come. Never waits for room."""
-        self._queue.append((_STDOUT, _END, None))
-        self._send_queue()
+        end = _End()
+        self._queue.append((_STDOUT, end, None))
+        self._wait_for(end)
 
     def _drain(self) -> None:
         queue = self._queue
@@ -131,6 +132,7 @@ class ServiceLog(Journal):
             source, text, id = queue.popleft()
             if isinstance(text, _End):
                 self._end()
+                text.done = True
                 continue
             lines = self._lines.get((source, id))
             if lines is None:
@@ -175,23 +177,22 @@ class Record(Journal):
 
     def post(self, source: LogSource, text: str | bytes) -> None:
         self._queue.append((source, text))
-        self._send_queue()
+        self.send()
 
     def write(self, source: LogSource, text: str | bytes) -> None:
         # Every print comes twice through here.
         self._queue.append((source, text))
-        self._send_queue()
+        self.send()
         writer = self.writer
         if writer is not None and writer.full:
             writer.wait(gate.wake_fd)
 
-    def post_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
+    def queue_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
         self._queue.append((source, pieces))
-        self._send_queue()
 
     def flush(self, source: LogSource) -> None:
         self._queue.append((source, None))
-        self._send_queue()
+        self.send()
 
     def post_frame(self, frame: Frame) -> None:
         """Send a whole frame of the run, of any thread of it: a metric. After ``finish`` it is dropped.
@@ -200,12 +201,13 @@ class Record(Journal):
         and the write. Never waits.
         """
         self._queue.append((_STDOUT, frame))
-        self._send_queue()
+        self.send()
 
     def finish(self) -> None:
         """Send what waits; then the record is closed, at once and for all threads. Never waits for room."""
-        self._queue.append((_STDOUT, _END))
-        self._send_queue()
+        end = _End()
+        self._queue.append((_STDOUT, end))
+        self._wait_for(end)
 
     def _drain(self) -> None:
         queue = self._queue
@@ -215,6 +217,7 @@ class Record(Journal):
                 self._send_frame(text)
             elif isinstance(text, _End):
                 self._end()
+                text.done = True
             elif self.alive:
                 lines = self._out if source is _STDOUT else self._err
                 for piece in lines.feed(text) if isinstance(text, str) else _cut(lines, text):

@@ -5,21 +5,16 @@ keeps the rest as pending. Pending bytes go out by whoever comes first: the I/O 
 once and which then runs ``flush``; or a producer that waits for room. So the first token leaves at once, and a
 slow parent slows the producer, never the control path.
 
-It is safe to call from anywhere in user code's reach. The lock is held for non-blocking writes only. A write from
-inside a write on the same thread (a ``__del__`` or a signal handler that prints) finds the writer busy: it leaves
-its message in the queue, in order, and the frame below sends it. Messages are never torn: once a part of one is
-out, its rest is first in line.
-
-Callers on the main thread hold ``cancel.gate.runtime()``. What a user's own signal handler raises (a time-out by
-SIGALRM) can still come anywhere: the lock is taken by ``with`` alone, which no handler can come between, so it is
-never left held, and what a write took is booked so that it can be booked again.
+It is safe to call from anywhere in user code's reach, ``__del__`` and signal handlers inside of a ``write`` included:
+nothing here waits for a lock (``turn.py``). Messages are never torn: once a part of one is out, its rest is first in
+line. Callers on the main thread hold ``cancel.gate.runtime()``; what a user's own signal handler raises (a time-out
+by SIGALRM) can still come anywhere, so what a write took is booked in a way that can be booked again.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import threading
 import time
 import weakref
 from collections import deque
@@ -27,6 +22,8 @@ from collections.abc import Callable
 from typing import Final
 
 import trio
+
+from cog_trio.worker.turn import Turn
 
 HIGH_WATER: Final = 2**20  # pending bytes; beyond it producers wait. With the socket's buffer, all a slot can hold
 
@@ -38,7 +35,7 @@ class WriterBroken(Exception):
 class Writer:
     """One descriptor, which becomes non-blocking. The caller keeps it open and closes it after the last use.
 
-    ``on_pending`` is called when bytes begin to be pending, from the thread that wrote, with the lock held: it
+    ``on_pending`` is called when bytes begin to be pending, from the thread that wrote: it
     asks the I/O thread to run ``flush`` and does nothing else. It is rarely called again before ``flush`` has ended.
     """
 
@@ -47,8 +44,7 @@ class Writer:
         self.fd = fd
         self.broken: str | None = None
         self._on_pending = on_pending
-        self._lock = threading.RLock()
-        self._busy = False  # belongs to the thread that holds the lock: a frame of it is sending
+        self._turn = Turn()
         self._queue: deque[tuple[bytes | bytearray]] = deque()  # handed in, not yet sent; empty but for moments
         self._pending = bytearray()  # refused by the kernel; its first byte may be inside a message
         # What the last write took and how much of it: stored by the same C call that wrote, so that an exception which
@@ -56,7 +52,7 @@ class Writer:
         self._written: list[tuple[tuple[bytes | bytearray] | bytearray, int]] = []
         self._flushing = False  # on_pending was called, flush has not ended
         self._flusher = False  # a flush is running, in the I/O thread
-        self._waiters: list[Callable[[], None]] = []
+        self._waiters: deque[Callable[[], None]] = deque()
         _writers.add(self)
 
     @property
@@ -89,10 +85,7 @@ class Writer:
         returns at once.
         """
         poll = None
-        while self.full and self.broken is None:
-            with self._lock:
-                if self._busy:
-                    return
+        while self.full and self.broken is None and not self._turn.mine:
             if poll is None:
                 poll = _poll_for(self.fd, wake_fd)
             ready = poll.poll()
@@ -118,12 +111,14 @@ class Writer:
 
         False: there is room already, the callback was not kept.
         """
-        with self._lock:
-            waits = self.full and self.broken is None
-            if waits:
-                self._waiters.append(callback)
-        self._send_leftover()
-        return waits
+        self._waiters.append(callback)
+        if self.full and self.broken is None:
+            return True
+        try:
+            self._waiters.remove(callback)
+        except ValueError:
+            return True  # room came meanwhile, and it was called
+        return False
 
     async def wait_room(self) -> None:
         """Wait, in any trio thread, until the writer is no longer full. Always a checkpoint.
@@ -151,32 +146,42 @@ class Writer:
                 await trio.lowlevel.wait_writable(self.fd)
                 self._send_pending()
         except (OSError, trio.ClosedResourceError) as error:
-            self._fail(error)
+            self._break(error)
+            self._send_pending()
         finally:
             self._flusher = False
 
     def abandon(self, why: str) -> None:
         """Send nothing from here on, in a forked child: the descriptor is its parent's to use."""
-        self._lock = threading.RLock()  # a thread that is not in this process may have held the old one
-        self._busy = False
+        self._turn = Turn()  # a thread that is not in this process may have had the old one
         self.broken = why
         self._queue.clear()
         self._written.clear()
         self._pending = bytearray()
-        self._waiters = []
+        self._waiters.clear()
 
     def _send_queued(self) -> None:
-        while self._queue:
-            with self._lock:
-                if self._busy:
-                    return  # a frame below us sends it
-                self._busy = True
-                try:
-                    self._send_queue()
-                finally:
-                    self._busy = False
+        while self._queue and self._turn.take(self._send_queue):
+            pass
 
-    # --- all below: lock held, but for the last four, which take it ---
+    def _send_pending(self) -> None:
+        self._turn.take(self._send_some)
+        self._send_queued()
+        while self._waiters and (self.broken is not None or not self.full):
+            try:
+                waiter = self._waiters.popleft()
+            except IndexError:
+                return  # another thread has called it
+            waiter()
+
+    def _flushed(self) -> bool:
+        self._flushing = False  # first: who makes bytes pending from here on asks for another flush
+        if self._pending and self.broken is None:
+            self._flushing = True
+            return False
+        return True
+
+    # --- these have the turn ---
 
     def _send_queue(self) -> None:
         queue = self._queue
@@ -233,38 +238,6 @@ class Writer:
     def _break(self, error: BaseException) -> None:
         self.broken = f"the other end is gone: {error}"
         self._pending.clear()
-
-    def _send_pending(self) -> None:
-        with self._lock:
-            if self._busy:
-                return
-            self._busy = True
-            try:
-                self._send_some()
-            finally:
-                self._busy = False
-        self._send_leftover()
-
-    def _flushed(self) -> bool:
-        with self._lock:
-            if self._pending and self.broken is None:
-                return False
-            self._flushing = False
-            return True
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            self._break(error)
-        self._send_leftover()
-
-    def _send_leftover(self) -> None:
-        """After letting go of the lock: what was queued meanwhile, and those who wait for room."""
-        self._send_queued()
-        if self._waiters and (self.broken is not None or not self.full):
-            with self._lock:
-                waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                waiter()
 
 
 def abandon_all(why: str) -> None:

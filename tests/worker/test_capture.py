@@ -536,9 +536,9 @@ def test_prints_in_signal_handlers_and_destructors_inside_prints() -> None:
         over = False
         gc.set_threshold(1, 1, 1)
         signal.signal(signal.SIGALRM, tick)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005)
         made = 0
         with run("a"):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
             while ticks < 100:
                 Loud()
                 made += 1

@@ -103,7 +103,8 @@ def test_text_from_the_pipes_does_not_mix_with_an_unfinished_line() -> None:
     sent: list[LogLine] = []
     one = record(sent)
     one.write(OUT, "py")
-    one.post_pieces(OUT, ("from C\n",))
+    one.queue_pieces(OUT, ("from C\n",))
+    one.send()
     one.write(OUT, "thon\n")
     assert [line.data for line in sent] == ["from C\n", "python\n"]
 
@@ -118,7 +119,8 @@ def test_W42_late_text_goes_to_the_service_log_with_the_old_id(service: Service)
     one.write(OUT, "la")
     one.write(OUT, "te\n")
     one.write(ERR, b"bytes too\n")
-    one.post_pieces(ERR, ("and pieces\n",))
+    one.queue_pieces(ERR, ("and pieces\n",))
+    one.send()
     one.write(OUT, "flushed")
     one.flush(OUT)
     assert sent == [LogLine(OUT, "in time\n")]
