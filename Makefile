@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # Pythons of `make test-all`: on PATH, or in pyenv's versions folder when a shim does not answer.
 VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
-TESTFLAGS ?=
+TESTFLAGS ?= -n auto --maxprocesses 4
 
 .PHONY: serve test check format system test-all clean
 

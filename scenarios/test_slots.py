@@ -43,19 +43,19 @@ async def test_W2_as_many_as_there_are_slots_are_never_refused(serve: Serve) -> 
 
 
 async def test_many_slots_are_all_there(serve: Serve) -> None:
-    """Given --max-concurrency 300, more than one message of descriptors carries, when 300 predictions come at once,
-    then all of them run at once."""
+    """Given --max-concurrency 300, more than one message of descriptors carries, when 300 predictions are started,
+    then all of them run at once, the next one gets 409, and a cancel of each ends each."""
+    names = [f"p{number}" for number in range(300)]
     with trio.fail_after(60):
-        async with serve("waits.py", "--max-concurrency", "300") as server, trio.open_nursery() as nursery:
-            outputs: list[list[str]] = []
-
-            async def ask(name: str) -> None:
-                async with httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client:
-                    reply = await client.post("/predictions", json={"input": {"name": name, "seconds": 8}})
-                    assert reply.status_code == 200, reply.text
-                    outputs.append(reply.json()["output"])
-
-            for number in range(300):
-                nursery.start_soon(ask, str(number))
-    assert len(outputs) == 300
-    assert any("at most 300 at once" in output[0] for output in outputs)
+        async with serve("waits.py", "--max-concurrency", "300", "--retain", "1000") as server:
+            for name in names:
+                await server.start(name, {"name": name, "seconds": 100})
+            assert (await server.health())["status"] == "BUSY"
+            assert (await server.predict()).status_code == 409
+            for name in names:
+                await server.until_logs(name, f"{name} started")
+            for name in names:
+                assert await server.cancel(name) == 200
+            for name in names:
+                assert (await server.finished(name))["logs"] == f"{name} started\n{name} cleaned up\n"
+            assert (await server.health())["status"] == "READY"
