@@ -9,6 +9,9 @@ from typing import Any, Protocol
 import pytest
 
 from scenarios.rig import Server, open_server
+from tests.strict import pytest_runtest_makereport
+
+__all__ = ["Serve", "pytest_runtest_makereport", "serve"]
 
 
 class Serve(Protocol):
