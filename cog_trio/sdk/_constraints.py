@@ -7,9 +7,11 @@ Cog's documents have it; one that can never be met, or that the default breaks, 
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -51,10 +53,10 @@ def apply(parameter: Parameter, shape: InputType, info: FieldInfo) -> Parameter:
     target = dict(fragment["items"]) if shape.many else fragment
     for argument, (key, kinds) in KEYWORDS.items():
         value = getattr(info, argument)
+        if value is not None:
+            value = _READERS[argument](name, argument, value)
         if value is None:
             continue
-        if argument == "regex":
-            _check_pattern(name, value)
         if shape.kind not in kinds:
             _notice(f"parameter {name!r}: {argument} has no effect on this type, only on {' and '.join(kinds)}")
         target[key] = value
@@ -65,13 +67,13 @@ def apply(parameter: Parameter, shape: InputType, info: FieldInfo) -> Parameter:
     if shape.many:
         fragment["items"] = target
     if info.description is not None:
-        fragment["description"] = str(info.description)
+        fragment["description"] = _text(name, "description", str(info.description))
     if info.deprecated:
         fragment["deprecated"] = True
     if info.accept is not None:
         if shape.kind not in ("path", "file"):
             raise ValueError(f"parameter {name!r}: accept is only valid on Path or File inputs")
-        fragment["x-cog-accept"] = info.accept
+        fragment["x-cog-accept"] = _text(name, "accept", info.accept)
     return replace(
         parameter,
         fragment=fragment,
@@ -80,11 +82,61 @@ def apply(parameter: Parameter, shape: InputType, info: FieldInfo) -> Parameter:
     )
 
 
-def _check_pattern(name: str, pattern: Any) -> None:
+def _text(name: str, argument: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"parameter {name!r}: {argument} must be a text, got {type(value).__name__}")
+    if not _is_unicode(value):
+        raise ValueError(f"parameter {name!r}: {argument} holds a lone surrogate, which JSON cannot express")
+    return value
+
+
+def _pattern(name: str, argument: str, value: Any) -> str:
+    if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+        flags = "".join(letter for letter, flag in _FLAGS.items() if value.flags & flag)
+        value = f"(?{flags}){value.pattern}" if flags and not value.pattern.startswith("(?") else value.pattern
     try:
-        re.compile(pattern)
+        re.compile(value)
     except (re.error, TypeError) as error:
-        raise ValueError(f"parameter {name!r}: invalid regex {pattern!r}: {error}") from error
+        raise ValueError(f"parameter {name!r}: invalid regex {value!r}: {error}") from error
+    return _text(name, argument, value)
+
+
+_FLAGS: Final = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
+
+
+def _bound(name: str, argument: str, value: Any) -> int | float | None:
+    """A bound as JSON; None if it is infinite and so none at all."""
+    try:
+        number: int | float = operator.index(value)
+    except TypeError:
+        try:
+            number = float(value) if not isinstance(value, (str, bytes)) else math.nan
+        except (TypeError, ValueError):
+            number = math.nan
+    if number == (-math.inf if argument == "ge" else math.inf):
+        return None
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ValueError(f"parameter {name!r}: {argument} must be a finite number, got {value!r}")
+    return number
+
+
+def _length(name: str, argument: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"parameter {name!r}: {argument} must be a whole number, 0 or more, got {value!r}")
+    return number
+
+
+_READERS: Final[Mapping[str, Callable[[str, str, Any], Any]]] = {
+    "ge": _bound,
+    "le": _bound,
+    "min_length": _length,
+    "max_length": _length,
+    "regex": _pattern,
+}
 
 
 def _choices(name: str, shape: InputType, info: FieldInfo) -> list[Any] | None:
@@ -103,6 +155,10 @@ def _choices(name: str, shape: InputType, info: FieldInfo) -> list[Any] | None:
     for value in values:
         if not (value is None or isinstance(value, (str, int, float))):
             raise TypeError(f"parameter {name!r}: choices must be str or int values, got {type(value).__name__}")
+    values = [value for value in values if not isinstance(value, float) or math.isfinite(value)]
+    for value in values:
+        if isinstance(value, str):
+            _text(name, "a choice", value)
     kind = shape.json_type
     if kind is not None and shape.kind != "union":
         fits = [_is(kind, value) for value in values]
@@ -142,11 +198,15 @@ def json_form(value: Any) -> Any:
     """
     if isinstance(value, Enum):
         return json_form(value.value)
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int):
+    if isinstance(value, str):
+        if not _is_unicode(value):
+            raise NoJson("a lone surrogate")
+        return str.__str__(value)
+    if isinstance(value, numbers.Integral):  # numpy's too
         return int(value)
-    if isinstance(value, float):
+    if isinstance(value, numbers.Real):
         if not math.isfinite(value):
             raise NoJson(str(value))
         return float(value)
@@ -161,13 +221,21 @@ def json_form(value: Any) -> Any:
     raise NoJson(type(value).__name__)
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _key(key: Any) -> str:
     if isinstance(key, Enum):
         key = key.value
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
     if isinstance(key, (str, int, float)):
-        return str(key)
+        return str(json_form(str(key)))
     raise NoJson(f"a key is {type(key).__name__}")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import numbers
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -265,4 +266,8 @@ def _coerced(parameter: Parameter, value: Any) -> Any:
         name = os.fspath(value)
         if url_scheme(name) not in URL_SCHEMES:
             return Path(name).open("rb")
+    if parameter.kind == "int" and not isinstance(value, int) and isinstance(value, numbers.Integral):
+        return int(value)  # numpy's
+    if parameter.kind == "float" and not isinstance(value, (int, float)) and isinstance(value, numbers.Real):
+        return float(value)
     return coerce_value(parameter, value, {})

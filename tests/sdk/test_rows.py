@@ -95,6 +95,18 @@ ROWS = [
         [(1, 1), (10, 10)],
         [0, 11],
     ),
+    Row("12-big", "x: int = Input(le=2**70)", {**I, "maximum": 2**70}, True, [(2**70, 2**70)], [2**70 + 1]),
+    Row("12-infinite", "x: float = Input(ge=float('-inf'), le=float('inf'))", N, True, [(1e300, 1e300)]),
+    Row(
+        "12-numpy",
+        "x: float = Input(default=np.float32(1.5), ge=np.float32(0.5), le=np.int64(3))",
+        {**N, "default": 1.5, "minimum": 0.5, "maximum": 3},
+        False,
+        [(OMIT, 1.5)],
+        [0.25, 4],
+        before="import numpy as np",
+    ),
+    Row("05-numpy", "x: int = np.int64(4)", {**I, "default": 4}, False, [(OMIT, 4)], before="import numpy as np"),
     Row("12-float", "x: float = Input(ge=0.5)", {**N, "minimum": 0.5}, True, [(0.5, 0.5)], [0.4]),
     Row(
         "14",
@@ -106,6 +118,15 @@ ROWS = [
     ),
     Row(
         "15", "x: str = Input(regex='^[a-z]+$')", {**S, "pattern": "^[a-z]+$"}, True, [("abc", "abc")], ["ABC", "abc\n"]
+    ),
+    Row(
+        "15-compiled",
+        "x: str = Input(regex=re.compile('^a+$', re.IGNORECASE))",
+        {**S, "pattern": "(?i)^a+$"},
+        True,
+        [("AA", "AA")],
+        ["b", "a\n"],
+        before="import re",
     ),
     Row("15-search", "x: str = Input(regex='[a-z]+')", {**S, "pattern": "[a-z]+"}, True, [("1a2", "1a2")], ["ABC"]),
     Row("16", "x: str = Input(choices=['a', 'b'])", ENUM, True, [("a", "a")], ["c", None, 1], enum=AB),
@@ -292,6 +313,17 @@ REFUSED = [
     Refused("13-pattern", "x: str = Input(default='a\\n', regex='^a$')", ValueError, ["invalid", "pattern"]),
     Refused("13-element", "x: list[int] = Input(default=[1, -1], ge=0)", ValueError, ["element 1", "minimum"]),
     Refused("13-union", "x: str | int = 1.5", ValueError, ["invalid", "union"]),
+    Refused("12-no-number", "x: int = Input(default=1, ge='a')", ValueError, ["ge must be a finite number", "'a'"]),
+    Refused("12-nan", "x: float = Input(le=float('nan'))", ValueError, ["le must be a finite number"]),
+    Refused("12-never", "x: float = Input(ge=float('inf'))", ValueError, ["ge must be a finite number"]),
+    Refused("14-fraction", "x: str = Input(min_length=2.5)", ValueError, ["min_length must be a whole number"]),
+    Refused("14-negative", "x: str = Input(max_length=-1)", ValueError, ["max_length must be a whole number"]),
+    Refused("15-no-text", "x: str = Input(regex=5)", ValueError, ["invalid regex 5"]),
+    Refused("45-no-text", "x: Path = Input(accept=5)", ValueError, ["accept must be a text, got int"]),
+    Refused("06-surrogate", "x: int = Input(description='\\ud800')", ValueError, ["description", "surrogate"]),
+    Refused("16-surrogate", "x: str = Input(choices=['\\ud800'])", ValueError, ["a choice", "surrogate"]),
+    Refused("16-nan", "x: float = Input(choices=[float('nan')])", ValueError, ["none of the choices"]),
+    Refused("17-bool", "x: int = Input(choices=[1, 2], default=True)", ValueError, ["invalid default"]),
 ]
 
 
