@@ -25,7 +25,7 @@ from cog_trio.bridge.protocol import (
     OutputChunk,
     SlotResponse,
 )
-from tests.worker.rig import open_worker
+from tests.worker.rig import LIMIT, open_worker
 
 CODE = """
     from typing import Any
@@ -35,6 +35,12 @@ CODE = """
         return space["run"]()
 """
 """A model that runs the code of its input: one worker for many cases."""
+
+
+async def write(fifo: Path) -> None:
+    """Let a reader of a named pipe go on; it need not be there yet."""
+    with trio.fail_after(LIMIT):
+        await trio.to_thread.run_sync(lambda: fifo.write_text("go on"), abandon_on_cancel=True)
 
 
 def read(path: Path) -> bytes:
@@ -101,7 +107,7 @@ def run(): return Items()
         predict = await parent.predict({"code": code, "x": str(fifo)})
         first = await parent.lines[0].hear(OutputChunk)  # while the model waits for us
         assert bytes(first.output) == b"2"
-        await trio.to_thread.run_sync(fifo.write_text, "go on")
+        await write(fifo)
         outcome = await parent.finish(predict)
         assert outcome.outputs == [1, 0]
         assert outcome.logs() == "closed\n"
@@ -290,18 +296,17 @@ def late():
     print("late text")
 def run(): threading.Thread(target=late).start()
 """
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
+    first, second = tmp_path / "first", tmp_path / "second"
+    os.mkfifo(first)
+    os.mkfifo(second)
     async with open_worker(tmp_path, CODE) as parent:
-        await parent.run({"code": code, "x": str(fifo)})
-        predict = await parent.predict(
-            {"code": "def run():\n    with open(x) as fifo: fifo.read()", "x": str(fifo) + "2"}
-        )
-        os.mkfifo(str(fifo) + "2")
-        await trio.to_thread.run_sync(fifo.write_text, "go")
+        await parent.run({"code": code, "x": str(first)})
+        wait = "def run():\n    with open(x) as fifo: fifo.read()"
+        predict = await parent.predict({"code": wait, "x": str(second)})
+        await write(first)
         log = await parent.hear(Log, lambda log: "late" in log.data)
         assert (log.data, log.id) == ("late text\n", "id1")
-        await trio.to_thread.run_sync(Path(str(fifo) + "2").write_text, "go")
+        await write(second)
         assert (await parent.finish(predict)).logs() == ""
 
 
