@@ -43,6 +43,13 @@ class MetricMode(str, Enum):
     APPEND = "append"
 
 
+class Mode(str, Enum):
+    """Which callable of a model a run calls: each has its own routes, inputs and output."""
+
+    PREDICT = "predict"
+    TRAIN = "train"
+
+
 class Kind(str, Enum):
     """How a model's callable is run."""
 
@@ -128,12 +135,13 @@ class Described(FromWorker, frozen=True, tag="described"):
 
     schema: msgspec.Raw  # the OpenAPI document
     inputs: Inputs | None  # of the predict callable; None: train only
-    kind: Kind
+    kind: Kind  # of the predict callable; train only: of that
     concurrency: int  # slots; the parent sends sockets for all but slot 0 now
     has_healthcheck: bool
     streaming: bool  # @streaming: SSE is offered
     versions: dict[str, str]  # python, python_sdk
     pid: int
+    train_inputs: Inputs | None = None  # of the train callable; None: there is none
 
 
 class Ready(FromWorker, frozen=True, tag="ready"):
@@ -241,6 +249,7 @@ class Predict(ToSlot, frozen=True, tag="predict"):
     input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     input_file: str | msgspec.UnsetType = msgspec.UNSET
     context: dict[str, str] = {}
+    mode: Mode = Mode.PREDICT  # one that Init named
 
 
 class FilesTaken(ToSlot, frozen=True, tag="files_taken"):

@@ -35,6 +35,7 @@ from cog_trio.bridge.protocol import (
     LogSource,
     Metric,
     MetricMode,
+    Mode,
     OutputChunk,
     Predict,
     PredictionId,
@@ -78,6 +79,23 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
         '"kind":"sync","concurrency":1,"has_healthcheck":false,"streaming":true,"versions":{"python":"3.11.7"},'
         '"pid":42}',
     ),
+    (
+        control_responses,
+        Described(
+            schema=RAW(b"{}"),
+            inputs=None,
+            kind=Kind.ASYNC,
+            concurrency=1,
+            has_healthcheck=False,
+            streaming=False,
+            versions={},
+            pid=42,
+            train_inputs=Inputs("TrainingInput"),
+        ),
+        '{"type":"described","schema":{},"inputs":null,"kind":"async","concurrency":1,"has_healthcheck":false,'
+        '"streaming":false,"versions":{},"pid":42,"train_inputs":{"component":"TrainingInput","fields":[],'
+        '"extra":false}}',
+    ),
     (control_responses, Ready((SlotId(0), SlotId(1))), '{"type":"ready","slots":[0,1]}'),
     (control_responses, Ready((SLOT,), RAW(b"{}")), '{"type":"ready","slots":[0],"schema":{}}'),
     (control_responses, Log(LogSource.STDOUT, "a\n"), '{"type":"log","source":"stdout","data":"a\\n"}'),
@@ -113,6 +131,11 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
         slot_requests,
         Predict(SLOT, ID, RUN, "/tmp/d", input_file="/tmp/d/spill.json"),
         '{"type":"predict","slot":0,"id":"p1","run":7,"output_dir":"/tmp/d","input_file":"/tmp/d/spill.json"}',
+    ),
+    (
+        slot_requests,
+        Predict(SLOT, ID, RUN, "/tmp/d", input=RAW(b"{}"), mode=Mode.TRAIN),
+        '{"type":"predict","slot":0,"id":"p1","run":7,"output_dir":"/tmp/d","input":{},"mode":"train"}',
     ),
     (slot_requests, FilesTaken(SLOT, ID, RUN), '{"type":"files_taken","slot":0,"id":"p1","run":7}'),
     (slot_responses, ProtocolVersion(PROTOCOL_VERSION), '{"type":"protocol_version","version":1}'),
