@@ -11,6 +11,7 @@ at import: ``read`` takes the environment as an argument.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import math
 import re
@@ -114,6 +115,21 @@ def _format(value: str) -> str:
     raise _expect("console or json")
 
 
+def _token(value: str) -> str:
+    if re.fullmatch(r"([!-~]([ -~]*[!-~])?)?", value):
+        return value
+    raise _expect("printable ASCII without blanks at its ends")
+
+
+def _signing_secret(value: str) -> str:
+    try:
+        if base64.b64decode(value.removeprefix("whsec_"), validate=True):
+            return value
+    except ValueError:
+        pass
+    raise _expect("base64, with or without whsec_ in front")
+
+
 def _origin(value: str) -> str:
     if re.fullmatch(r"https?://[^/?#@\s]+", value, re.IGNORECASE):
         return value.lower()
@@ -136,13 +152,15 @@ DENIAL: Final = Parser("BOOL", _denial)
 LEVEL: Final = Parser("LEVEL", _level)
 FORMAT: Final = Parser("FORMAT", _format)
 ORIGIN: Final = Parser("ORIGIN", _origin)
+TOKEN: Final = Parser("TOKEN", _token)
+SIGNING_SECRET: Final = Parser("SECRET", _signing_secret)
 
 
 @dataclass(frozen=True)
 class Option:
     """One row of the table, beside its field's name and default."""
 
-    flag: str
+    flag: str  # empty: set by the variable alone
     parser: Parser
     meaning: str
     variable: str
@@ -154,13 +172,14 @@ class Option:
     switch: bool = False  # the flag always stands alone
     many: bool = False  # the flag may be repeated; the variable is a list with commas
     container: bool = False  # a flag of the container entry too
+    secret: bool = False  # its value is never shown
     field: str = ""
 
 
 def _row(default: Any, flag: str, parser: Parser, meaning: str, *, variable: str = "", **more: Any) -> Any:
     named = variable or "COG_TRIO_" + flag.removeprefix("--").replace("-", "_").upper()
     option = Option(flag, parser, meaning, named, default, **more)
-    return dataclasses.field(default=default, metadata={"option": option})
+    return dataclasses.field(default=default, repr=not option.secret, metadata={"option": option})
 
 
 @dataclass(frozen=True)
@@ -198,6 +217,9 @@ class Settings:
         "seconds that predictions in flight get at shutdown",
         aliases=("--timeout-graceful-shutdown",),
     )
+    webhook_grace: float = _row(
+        10.0, "--webhook-grace", GRACE, "seconds that the last webhooks get at shutdown, once nothing runs any more"
+    )
     await_explicit_shutdown: bool = _row(
         False,
         "--await-explicit-shutdown",
@@ -210,6 +232,24 @@ class Settings:
     download_timeout: float = _row(600.0, "--download-timeout", SECONDS, "seconds in all for one input from a URL")
     body_limit: int = _row(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
     log_limit: int = _row(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
+    throttle_interval: float = _row(
+        0.5,
+        "",
+        GRACE,
+        "seconds from one webhook of progress to the next; 0 sends them as fast as they are taken",
+        variable="COG_THROTTLE_RESPONSE_INTERVAL",
+        lenient=GRACE,
+    )
+    webhook_secret: str | None = _row(
+        None,
+        "--webhook-secret",
+        SIGNING_SECRET,
+        "signs webhooks as Standard Webhooks have it: base64, `whsec_` in front or not",
+        secret=True,
+    )
+    webhook_auth_token: str | None = _row(
+        None, "", TOKEN, "bearer token sent with webhooks", variable="WEBHOOK_AUTH_TOKEN", secret=True
+    )
     cors_origins: tuple[str, ...] = _row(
         (),
         "--cors-origin",
@@ -322,7 +362,7 @@ def reference() -> str:
     """The table as Markdown: what docs/reference/settings.md holds."""
     lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
     for option in OPTIONS:
-        flag = ", ".join(f"`{name}`" for name in (option.flag, *option.aliases))
+        flag = ", ".join(f"`{name}`" for name in (option.flag, *option.aliases) if name) or "–"
         variable = f"`{option.variable}`" + (" ¹" if option.lenient else "")
         if option.field == "port":
             variable += "; `PORT` in a container"
@@ -338,6 +378,8 @@ def _parse(option: Option, name: str, given: str | Sequence[str]) -> Any:
         assert isinstance(texts, str)
         return option.parser.call(texts)
     except ValueError as error:
+        if option.secret:
+            raise BadSetting(f"{name}: {error}") from None
         shown = given if isinstance(given, str) else ",".join(given)
         raise BadSetting(f"{name}: {error}, not {shown!r}") from None
 

@@ -55,6 +55,8 @@ def test_settings_are_frozen() -> None:
         ("log_level", "WARN", "warning"),
         ("log_format", "console", "console"),
         ("access_log", "true", False),
+        ("webhook_secret", "whsec_c2VjcmV0", "whsec_c2VjcmV0"),
+        ("webhook_secret", "c2VjcmV0", "c2VjcmV0"),
     ],
 )
 def test_flag_is_parsed(field: str, text: str, value: Any) -> None:
@@ -93,6 +95,8 @@ def test_repeated_flag_and_list_in_a_variable() -> None:
         ("log_format", "xml"),
         ("cors_origins", ["https://a.example/path"]),
         ("cors_origins", ["*"]),
+        ("webhook_secret", "whsec_"),
+        ("webhook_secret", "not base64"),
     ],
 )
 def test_wrong_flag_is_one_line_that_names_it(field: str, text: Any) -> None:
@@ -105,7 +109,7 @@ def test_wrong_flag_is_one_line_that_names_it(field: str, text: Any) -> None:
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.lenient is None], ids=lambda o: o.field)
 def test_wrong_variable_of_ours_is_refused_by_name(option: settings.Option) -> None:
-    wrong = "" if option.parser in (settings.TEXT, settings.PATH) else "?"
+    wrong = {"TEXT": "", "PATH": "", "TOKEN": "\n"}.get(option.parser.metavar, "?")
     with pytest.raises(BadSetting, match=rf"^{option.variable}: "):
         _read(**{option.variable: wrong})
 
@@ -116,6 +120,7 @@ def test_wrong_variable_of_ours_is_refused_by_name(option: settings.Option) -> N
         *(("COG_MAX_CONCURRENCY", text, "max_concurrency", None) for text in ("", "0", "-2", "two", " 4")),
         *(("COG_SETUP_TIMEOUT", text, "setup_timeout", None) for text in ("", "0", "-2", "1.5", "soon")),
         ("COG_LOG_LEVEL", "loud", "log_level", "info"),
+        *(("COG_THROTTLE_RESPONSE_INTERVAL", text, "throttle_interval", 0.5) for text in ("", "-1", "nan", "inf")),
         ("LOG_FORMAT", "logfmt", "log_format", "json"),
         ("RUST_LOG", "coglet=debug,info", "log_level", "info"),
     ],
@@ -125,6 +130,24 @@ def test_wrong_variable_of_cogs_is_warned_of_once(variable: str, text: str, fiel
     assert getattr(chosen, field) == value
     assert len(warnings) == 1
     assert warnings[0].startswith(f"{variable}={text!r} is ignored")
+
+
+@pytest.mark.parametrize("token", ["a\nb", " a", "a ", "ä", "a\x7f"])
+def test_W16_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(BadSetting) as caught:
+        _read(WEBHOOK_AUTH_TOKEN=token)
+    assert str(caught.value) == "WEBHOOK_AUTH_TOKEN: expected printable ASCII without blanks at its ends"
+
+
+def test_D42_secrets_are_in_no_repr() -> None:
+    chosen = _read(WEBHOOK_AUTH_TOKEN="t0k3n", COG_TRIO_WEBHOOK_SECRET="whsec_c2VjcmV0")
+    assert (chosen.webhook_auth_token, chosen.webhook_secret) == ("t0k3n", "whsec_c2VjcmV0")
+    assert "t0k3n" not in repr(chosen)
+    assert "c2VjcmV0" not in repr(chosen)
+
+
+def test_empty_token_is_a_token() -> None:
+    assert _read(WEBHOOK_AUTH_TOKEN="").webhook_auth_token == ""
 
 
 def test_flag_wins_over_variable_over_file_over_default() -> None:

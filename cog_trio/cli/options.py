@@ -30,7 +30,7 @@ def options(*, container: bool = False) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         for option in reversed(settings.OPTIONS):
-            if container and not option.container:
+            if not option.flag or (container and not option.container):
                 continue
             names = (option.flag, *option.aliases, option.field)
             text = f"{option.meaning} [{option.variable}]"

@@ -31,13 +31,18 @@ def _given(*arguments: str) -> Mapping[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("option", settings.OPTIONS, ids=lambda option: option.field)
+@pytest.mark.parametrize("option", [row for row in settings.OPTIONS if row.flag], ids=lambda option: option.field)
 def test_each_row_is_an_option_of_serve_and_says_its_variable(option: settings.Option) -> None:
     serve = commands.commands["serve"]
     (parameter,) = [parameter for parameter in serve.params if parameter.name == option.field]
     assert isinstance(parameter, click.Option)
     assert set(parameter.opts) == {option.flag, *option.aliases}
     assert parameter.help == f"{option.meaning} [{option.variable}]"
+
+
+def test_rows_without_a_flag_are_no_options() -> None:
+    named = {parameter.name for parameter in commands.commands["serve"].params}
+    assert named.isdisjoint(row.field for row in settings.OPTIONS if not row.flag)
 
 
 def test_container_entry_has_only_the_flags_of_cog_and_the_port() -> None:
