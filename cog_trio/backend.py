@@ -9,14 +9,25 @@ published in one step, when all of that is there (W29).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import trio
 
-from cog_trio.bridge.protocol import Described, DroppedLogs, HealthcheckStatus, Init, Json, Log, LogLevel, WorkerLog
+from cog_trio.bridge.protocol import (
+    Described,
+    DroppedLogs,
+    HealthcheckStatus,
+    Init,
+    Inputs,
+    Json,
+    Log,
+    LogLevel,
+    Mode,
+    WorkerLog,
+)
 from cog_trio.health import Health, State
 from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
@@ -38,6 +49,30 @@ LEVELS: Final = {
     LogLevel.WARNING: logging.WARNING,
     LogLevel.ERROR: logging.ERROR,
 }
+OUTPUTS: Final = {Mode.PREDICT: "Output", Mode.TRAIN: "TrainingOutput"}  # names of their components
+
+
+class Callee(NamedTuple):
+    """What is known of one callable of the model."""
+
+    validator: Validator | None = None  # None: its inputs can't be checked
+    output_is_array: bool = False
+
+    def check(self, input: bytes) -> tuple[bytes, bytes]:
+        """The input for the worker, and the input as clients may see it.
+
+        Raises:
+          InvalidInput, MalformedInput: as the validator.
+        """
+        if self.validator is None:
+            return input, input
+        sent, echo, dropped = self.validator.check(input)
+        if dropped:
+            log.warning("inputs that the model does not have were dropped: %s", ", ".join(dropped))
+        return sent, echo
+
+
+UNKNOWN: Final = Callee()
 
 
 class Backend:
@@ -48,8 +83,8 @@ class Backend:
         self.orchestrator: Orchestrator | None = None  # while READY
         self.schema: bytes | None = None  # the OpenAPI document, from Described on
         self.streaming = False
-        self.validator: Validator | None = None
-        self.output_is_array = False
+        self.modes: Collection[Mode] = (Mode.PREDICT,)  # what its references name
+        self.callees: dict[Mode, Callee] = {}  # complete while READY
         self.settled = trio.Event()  # setup is over, one way or the other
         self.unready = trio.Event()  # READY no more, or shutting down
         self.ended = trio.Event()  # the worker has ended and was reaped
@@ -58,6 +93,12 @@ class Backend:
         self._compiled = trio.Event()
         self._life = trio.CancelScope()
         self._stopping = False
+
+    def begin(self, init: Init) -> None:
+        """There will be a worker, by these references."""
+        if init.train_ref is not None:
+            self.modes = (Mode.TRAIN,) if init.predict_ref is None else tuple(Mode)
+        self.health.spawned()
 
     async def run(self, worker: WorkerProcess | Link | None, init: Init, cwd: str | None) -> None:
         """Own the worker from its start to its end; without one it is spawned, in ``cwd``.
@@ -139,16 +180,12 @@ class Backend:
             user_log.info("%s", line, extra=extra)
 
     async def _compile(self, described: Described) -> None:
-        def compile() -> tuple[Validator | None, bool]:
+        def compile() -> dict[Mode, Callee]:
             document = msgspec.json.decode(described.schema)
-            try:
-                validator = None if described.inputs is None else Validator(document, described.inputs)
-            except UnusableSchema as error:
-                log.warning("inputs are not checked: the model's schema can't be compiled: %s", error)
-                validator = None
-            return validator, _output_is_array(document)
+            tables = {Mode.PREDICT: described.inputs, Mode.TRAIN: described.train_inputs}
+            return {mode: _callee(document, mode, table) for mode, table in tables.items() if table is not None}
 
-        self.validator, self.output_is_array = await trio.to_thread.run_sync(compile)
+        self.callees = await trio.to_thread.run_sync(compile)
         self._compiled.set()
 
     async def check(self) -> str | None:
@@ -165,8 +202,17 @@ class Backend:
         return None if result.status is HealthcheckStatus.HEALTHY else result.error or "healthcheck failed"
 
 
-def _output_is_array(document: Json) -> bool:
+def _callee(document: Json, mode: Mode, inputs: Inputs) -> Callee:
+    validator = None
     try:
-        return bool(document["components"]["schemas"]["Output"]["type"] == "array")
+        validator = Validator(document, inputs)
+    except UnusableSchema as error:
+        log.warning("inputs are not checked: the model's schema can't be compiled: %s", error)
+    return Callee(validator, _is_array(document, OUTPUTS[mode]))
+
+
+def _is_array(document: Json, component: str) -> bool:
+    try:
+        return bool(document["components"]["schemas"][component]["type"] == "array")
     except (KeyError, TypeError):
         return False

@@ -149,7 +149,14 @@ class Orchestrator:
 
     async def _dispatch(self, flight: Flight, job: Job) -> None:
         predict = Predict(
-            flight.slot, flight.prediction.id, flight.run, job.output_dir, job.input, job.input_file, job.context
+            flight.slot,
+            flight.prediction.id,
+            flight.run,
+            job.output_dir,
+            job.input,
+            job.input_file,
+            job.context,
+            flight.prediction.mode,
         )
         size = sum(len(key) + len(value) for key, value in job.context.items())
         if not isinstance(job.input, msgspec.UnsetType):

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 import trio
 
-from cog_trio.bridge.protocol import Json, MetricMode, PredictionId
+from cog_trio.bridge.protocol import Json, MetricMode, Mode, PredictionId
 from cog_trio.logtext import LogText
 from cog_trio.metrics import Unfit, aggregate
 
@@ -118,6 +118,7 @@ class Prediction:
         "events",
         "id",
         "input",
+        "mode",
         "output_size",
         "predict_time",
         "scope",
@@ -134,6 +135,7 @@ class Prediction:
         input: bytes = b"{}",
         output_is_array: bool = False,
         watched: bool = False,
+        mode: Mode = Mode.PREDICT,
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
         log_limit: int = LOG_LIMIT,
@@ -145,6 +147,7 @@ class Prediction:
         self.scope = trio.CancelScope()
         self.watched = watched  # created by a request that waits: the last watcher to leave cancels (D4)
         self.watchers = 0
+        self.mode = mode  # a prediction in the narrow sense, or a training
         self.webhook = webhook
         self.events = events
         self.predict_time: float | None = None  # seconds from acceptance to the terminal step, fixed there

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from cog_trio.bridge.protocol import Mode
 from cog_trio.health import Health, State
 
 STARTING: Final = "Setup has not finished yet. Wait until it has finished, or GET /health-check for status."
@@ -15,6 +16,11 @@ STATES: Final[Mapping[State, str]] = {
     State.READY: SHUTTING_DOWN,  # READY without a worker: it is being ended
     State.SETUP_FAILED: "Setup has failed, predictions can't run: {cause}",
     State.DEFUNCT: "The worker is gone, predictions can't run: {cause}",
+}
+
+ABSENT: Final[Mapping[Mode, str]] = {
+    Mode.PREDICT: "This service has no run function: it was started for training alone",
+    Mode.TRAIN: "This model has no train function; train in cog.yaml, or COG_TRAIN_TYPE_STUB, names one",
 }
 
 
@@ -29,6 +35,13 @@ class Rejected(Exception):
 
 class NotReady(Rejected):
     """There is no worker that could run it, or the service is shutting down."""
+
+
+class NotOffered(Rejected):
+    """The model has no function of this kind (W26)."""
+
+    def __init__(self, id: str | None, mode: Mode) -> None:
+        super().__init__(id, ABSENT[mode])
 
 
 class AlreadyRunning(Rejected):

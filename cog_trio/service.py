@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from cog_trio.backend import Backend
-from cog_trio.bridge.protocol import Init, Json
+from cog_trio.backend import UNKNOWN, Backend
+from cog_trio.bridge.protocol import Init, Json, Mode
 from cog_trio.files import OutputFiles, Workspace, keep_ready_file, needs_spill, open_workspace, spill
 from cog_trio.health import HealthSnapshot
 from cog_trio.orchestrator import Orchestrator
 from cog_trio.permit.slot import Job, PredictionSlot
 from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent, utcnow
-from cog_trio.refusals import AlreadyRunning, AtCapacity, NotReady, Rejected, not_ready
+from cog_trio.refusals import AlreadyRunning, AtCapacity, NotOffered, NotReady, Rejected, not_ready
 from cog_trio.retained import Retained
 from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess
@@ -85,7 +85,7 @@ class PredictionService:
             self._worker.ended.set()
             return
         init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
-        self._worker.health.spawned()
+        self._worker.begin(init)
         start(self._worker.run, worker, init, cwd)
         if self.settings.ready_file is not None:
             start(keep_ready_file, self.settings.ready_file, self._worker.settled, self._worker.unready)
@@ -105,6 +105,10 @@ class PredictionService:
     def streaming(self) -> bool:
         """The model offers its output as a stream."""
         return self._worker.streaming
+
+    def serves(self, mode: Mode) -> bool:
+        """Whether the model has a callable of this kind, as far as its references tell."""
+        return mode in self._worker.modes
 
     def health(self) -> HealthSnapshot:
         """Health without the user's check; answers at once, whatever the model does."""
@@ -150,34 +154,35 @@ class PredictionService:
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
         watched: bool = False,
+        mode: Mode = Mode.PREDICT,
     ) -> Prediction:
         """Check, register and start a prediction, in one step without a checkpoint.
 
         ``input`` is JSON as it came. ``watched`` ties it to those who ``watch`` it: the last one to leave cancels.
 
         Raises:
-          NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
+          NotOffered, NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
           InvalidInput: with every fault of the input.
         """
+        if not self.serves(mode):
+            raise NotOffered(id, mode)
         self.admit(id)
-        worker = self._worker
-        assert worker.orchestrator is not None
-        sent = echo = input or b"{}"
-        if worker.validator is not None:
-            sent, echo, dropped = worker.validator.check(sent)
-            if dropped:
-                log.warning("inputs that the model does not have were dropped: %s", ", ".join(dropped))
+        orchestrator = self._worker.orchestrator
+        assert orchestrator is not None
+        callee = self._worker.callees.get(mode, UNKNOWN)
+        sent, echo = callee.check(input or b"{}")
         if id in self._running:
             raise AlreadyRunning(id)
         try:
-            permit = worker.orchestrator.pool.acquire_nowait()
+            permit = orchestrator.pool.acquire_nowait()
         except trio.WouldBlock:
             raise AtCapacity(id) from None
         prediction = Prediction(
             self._new_id() if id is None else id,
             input=echo,
-            output_is_array=worker.output_is_array,
+            output_is_array=callee.output_is_array,
             watched=watched,
+            mode=mode,
             webhook=webhook,
             events=events,
             log_limit=self.settings.log_limit,
@@ -185,7 +190,7 @@ class PredictionService:
         )
         self._running[prediction.id] = prediction
         slot = PredictionSlot(prediction, permit)
-        self._nursery.start_soon(self._run, worker.orchestrator, slot, sent, context or {})
+        self._nursery.start_soon(self._run, orchestrator, slot, sent, context or {})
         return prediction
 
     @contextmanager
@@ -299,13 +304,9 @@ class PredictionService:
         prediction.finish(outcome)
         del self._running[prediction.id]
         self._retained.add(prediction)
-        if prediction.dropped_logs:
-            log.warning(
-                "%d bytes of log text were dropped: over the limit of %d",
-                prediction.dropped_logs,
-                self.settings.log_limit,
-                extra={"id": prediction.id},
-            )
+        if dropped := prediction.dropped_logs:
+            limit = self.settings.log_limit
+            log.warning("%d bytes of log text were dropped: over %d", dropped, limit, extra={"id": prediction.id})
 
     def _new_id(self) -> str:
         self._last_id = max(self._last_id + 1, time.time_ns())

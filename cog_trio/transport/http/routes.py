@@ -1,5 +1,6 @@
 """The routes of Cog's API: what is asked of the service, and what its answers look like on the wire.
 
+Predictions and trainings are two families of the same routes; ``families.py`` has all in which they differ.
 A create is decided in the order of D7: the body (400, 413, 415, 422), the id in the path against the id in the
 body, the join of a running id, 503, 406, then what the service's ``create`` finds (422, 409). From there on the
 prediction is the service's; a synchronous request only watches it, and races that with the end of its client.
@@ -9,10 +10,12 @@ The watcher is gone before the reply is sent, since the end of a request looks t
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
+from cog_trio.bridge.protocol import Mode
 from cog_trio.input_validation import InvalidInput, MalformedInput
 from cog_trio.prediction import Prediction, WebhookEvent
 from cog_trio.service import AlreadyRunning, AtCapacity, NotReady
@@ -20,6 +23,7 @@ from cog_trio.settings import Settings
 from cog_trio.transport.http import wire
 from cog_trio.transport.http.access import Access, ClientGone, TooLarge, read_body
 from cog_trio.transport.http.asgi import NOT_FOUND, App, Headers, Reply, Request, Resource, Routes
+from cog_trio.transport.http.families import FAMILIES, Family
 from cog_trio.transport.http.headers import is_json, preference, wants_stream
 
 if TYPE_CHECKING:
@@ -34,9 +38,6 @@ _URLS: Final = {
     "openapi_url": "/openapi.json",
     "shutdown_url": "/shutdown",
     "healthcheck_url": "/health-check",
-    "predictions_url": "/predictions",
-    "predictions_idempotent_url": "/predictions/{prediction_id}",
-    "predictions_cancel_url": "/predictions/{prediction_id}/cancel",
 }
 
 
@@ -49,6 +50,7 @@ class Service(Protocol):
     def draining(self) -> bool: ...
     def health(self) -> HealthSnapshot: ...
     async def check_health(self) -> HealthSnapshot: ...
+    def serves(self, mode: Mode) -> bool: ...
     def admit(self, id: str | None = None) -> None: ...
     def find(self, id: str) -> Prediction | None: ...
     def running(self, id: str) -> Prediction | None: ...
@@ -61,6 +63,7 @@ class Service(Protocol):
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ...,
         watched: bool = False,
+        mode: Mode = Mode.PREDICT,
     ) -> Prediction: ...
     def watch(self, prediction: Prediction) -> AbstractContextManager[None]: ...
     def cancel(self, id: str) -> bool: ...
@@ -75,12 +78,16 @@ def make_app(service: Service, settings: Settings, *, loopback: bool) -> App:
             b"/": Resource(GET=handlers.discover),
             b"/health-check": Resource(GET=handlers.health_check),
             b"/openapi.json": Resource(GET=handlers.openapi),
-            b"/predictions": Resource(POST=handlers.create),
             b"/shutdown": Resource(POST=handlers.shutdown),
+            **{family.path.encode(): Resource(POST=partial(handlers.create, family)) for family in FAMILIES},
         },
         with_id={
-            (b"predictions", None): Resource(GET=handlers.read, PUT=handlers.put),
-            (b"predictions", b"cancel"): Resource(POST=handlers.cancel),
+            (family.path[1:].encode(), last): resource
+            for family in FAMILIES
+            for last, resource in (
+                (None, Resource(GET=partial(handlers.read, family), PUT=partial(handlers.put, family))),
+                (b"cancel", Resource(POST=handlers.cancel)),
+            )
         },
     )
     access = Access(settings, loopback=loopback)
@@ -97,7 +104,11 @@ class Handlers:
     async def discover(self, request: Request) -> Reply:
         versions = self._service.health().versions
         version = versions.get("python_sdk") or versions["coglet"]
-        return Reply(200, wire.encode({"cog_version": version, **_URLS}))
+        body = {"cog_version": version, **_URLS}
+        for family in FAMILIES:
+            if self._service.serves(family.mode):
+                body |= family.urls
+        return Reply(200, wire.encode(body))
 
     async def health_check(self, request: Request) -> Reply:
         return Reply(200, (await self._service.check_health()).json())
@@ -113,12 +124,12 @@ class Handlers:
     async def cancel(self, request: Request) -> Reply:
         return _EMPTY if self._service.cancel(request.id) else _UNKNOWN_ID
 
-    async def read(self, request: Request) -> Reply:
+    async def read(self, family: Family, request: Request) -> Reply:
         prediction = self._service.find(request.id)
         if prediction is None:
             return NOT_FOUND
         if wants_stream(request.headers.get(b"accept", b"")):
-            return self._no_streaming(request.id)
+            return _no_streaming(family, request.id)
         wait = preference(request.headers.get(b"prefer", b"")).wait
         applied: Headers = ()
         if wait is not None:
@@ -128,25 +139,29 @@ class Handlers:
                     await _finish_or_leave(request, prediction)
         return Reply(200, prediction.snapshot(with_input=True), (_VARY, *applied))
 
-    async def create(self, request: Request) -> Reply:
+    async def create(self, family: Family, request: Request) -> Reply:
+        if not self._service.serves(family.mode):
+            return _absent(family)
         try:
             body = await self._body(request)
         except wire.BadBody as refusal:
             return Reply(refusal.status, wire.detail(refusal.faults))
-        return await self._start(request, body, body.id)
+        return await self._start(family, request, body, body.id)
 
-    async def put(self, request: Request) -> Reply:
+    async def put(self, family: Family, request: Request) -> Reply:
+        if not self._service.serves(family.mode):
+            return _absent(family)
         try:
             body = await self._body(request)
         except wire.BadBody as refusal:
             return Reply(refusal.status, wire.detail(refusal.faults))
         if body.id is not None and body.id != request.id:
-            return Reply(422, wire.detail([wire.fault(["body", "id"], wire.ID_MISMATCH)]))
+            return Reply(422, wire.detail([wire.fault(["body", "id"], family.id_mismatch)]))
         running = self._service.running(request.id)
         if running is None:
-            return await self._start(request, body, request.id)
+            return await self._start(family, request, body, request.id)
         if wants_stream(request.headers.get(b"accept", b"")):
-            return self._no_streaming(request.id)
+            return _no_streaming(family, request.id)
         if preference(request.headers.get(b"prefer", b"")).respond_async:
             return Reply(202, running.snapshot(with_input=True), _ASYNC)
         return await self._watch(request, running)
@@ -161,13 +176,13 @@ class Handlers:
             raise wire.BadBody(413, [wire.fault(["body"], wire.TOO_LARGE)]) from None
         return wire.decode_create(body) if body or kind else wire.Create()
 
-    async def _start(self, request: Request, body: wire.Create, id: str | None) -> Reply:
+    async def _start(self, family: Family, request: Request, body: wire.Create, id: str | None) -> Reply:
         """Create a prediction and answer as the request prefers. From ``create`` to ``watch`` is no checkpoint."""
         respond_async = preference(request.headers.get(b"prefer", b"")).respond_async
         try:
             if wants_stream(request.headers.get(b"accept", b"")):
                 self._service.admit(id)
-                return self._no_streaming(id)
+                return _no_streaming(family, id)
             prediction = self._service.create(
                 id=id,
                 input=body.input_json,
@@ -175,6 +190,7 @@ class Handlers:
                 webhook=body.webhook,
                 events=body.events,
                 watched=not respond_async,
+                mode=family.mode,
             )
         except NotReady as refusal:
             return Reply(503, wire.error(refusal.text, refusal.id), (_VARY,))
@@ -193,9 +209,14 @@ class Handlers:
             await _finish_or_leave(request, prediction)
         return Reply(200, prediction.snapshot(), (_VARY,))
 
-    def _no_streaming(self, id: str | None) -> Reply:
-        body = {"error": wire.NO_STREAMING}
-        return Reply(406, wire.encode(body if id is None else {**body, "id": id}), (_VARY,))
+
+def _absent(family: Family) -> Reply:
+    return Reply(404, wire.encode({"error": family.absent}))
+
+
+def _no_streaming(family: Family, id: str | None) -> Reply:
+    body = {"error": family.no_streaming}
+    return Reply(406, wire.encode(body if id is None else {**body, "id": id}), (_VARY,))
 
 
 async def _finish_or_leave(request: Request, prediction: Prediction) -> None:

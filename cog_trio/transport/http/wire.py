@@ -30,9 +30,7 @@ TOO_LARGE: Final = "Failed to buffer the request body: length limit exceeded"
 WRONG_TYPE: Final = "Expected request with `Content-Type: application/json`"
 BAD_ID: Final = f"must be 1 to {MAX_ID} bytes without control characters"
 BAD_WEBHOOK: Final = "must be an absolute http or https URL"
-ID_MISMATCH: Final = "prediction ID must match the ID supplied in the URL"
 NOT_UTF8: Final = "Invalid URL: Invalid UTF-8 in `id`"
-NO_STREAMING: Final = "This model does not support streaming responses. Add @cog.streaming to predict() to enable SSE."
 
 _NAMES: Final = {dict: "map", list: "sequence", str: "string", int: "integer", float: "floating point"}
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)

@@ -12,6 +12,7 @@ from typing import Any
 import trio
 import trio.testing
 
+from cog_trio.bridge.protocol import Mode
 from cog_trio.health import HealthSnapshot
 from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent
 from cog_trio.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
@@ -118,6 +119,7 @@ class FakeService:
     calls: list[dict[str, Any]] = field(default_factory=list)
     shutdowns: int = 0
     refusal: Exception | None = None  # what create raises
+    modes: set[Mode] = field(default_factory=lambda: {Mode.PREDICT})
     created: trio.Event = field(default_factory=trio.Event)
 
     def health(self) -> HealthSnapshot:
@@ -126,6 +128,9 @@ class FakeService:
 
     async def check_health(self) -> HealthSnapshot:
         return self.health()
+
+    def serves(self, mode: Mode) -> bool:
+        return mode in self.modes
 
     def admit(self, id: str | None = None) -> None:
         if self.draining or not self.ready:
@@ -146,6 +151,7 @@ class FakeService:
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
         watched: bool = False,
+        mode: Mode = Mode.PREDICT,
     ) -> Prediction:
         self.admit(id)
         if self.refusal is not None:
@@ -158,7 +164,7 @@ class FakeService:
             {"id": id, "input": input, "context": context, "webhook": webhook, "events": events, "watched": watched}
         )
         name = id if id is not None else f"pred_{len(self.calls)}"
-        prediction = Prediction(name, input=input or b"{}", watched=watched)
+        prediction = Prediction(name, input=input or b"{}", watched=watched, mode=mode)
         self.predictions[name] = prediction
         self.created.set()
         return prediction

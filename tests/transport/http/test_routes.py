@@ -87,7 +87,7 @@ async def test_get_routes_answer_head_without_body(client: Client, service: Fake
 
 @pytest.mark.parametrize(
     "path",
-    ["/nope", "/health-check/", "/predictions/", "/docs", "/predictions//cancel", "/predictions/a/b", "/trainings"],
+    ["/nope", "/health-check/", "/predictions/", "/docs", "/predictions//cancel", "/predictions/a/b", "/trainings/a/b"],
 )
 async def test_unknown_paths_are_404_json_W19(client: Client, path: str) -> None:
     response = await ask(client, "POST", path)
