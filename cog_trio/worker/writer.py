@@ -99,7 +99,7 @@ class Writer:
         poll = _poll_for(self.fd, None)
         while True:
             self._send_pending()
-            if not self._pending:
+            if not self._pending and not self._queue:  # a message leaves them only when it is out
                 return self.broken is None
             left = deadline - time.monotonic()
             if left <= 0:
