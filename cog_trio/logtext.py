@@ -23,25 +23,27 @@ class LogText:
         self.size = 0  # bytes kept
         self.dropped = 0  # bytes that came after the limit was reached
 
-    def append(self, data: str) -> None:
-        """Add a piece; only what fits is kept, cut between characters."""
+    def append(self, data: str) -> str:
+        """Add a piece; only what fits is kept, cut between characters. Gives what the text has grown by."""
         size = len(data) if data.isascii() else len(data.encode("utf-8", "surrogatepass"))
         if self.size + size <= self._limit and not self.dropped:
             self._pieces.append(data)
             self.size += size
-            return
-        self._overflow(data, size)
+            return data
+        return self._overflow(data, size)
 
-    def _overflow(self, data: str, size: int) -> None:
+    def _overflow(self, data: str, size: int) -> str:
+        grown = ""
         if not self.dropped:
             room = self._limit - self.size
             head = data.encode("utf-8", "surrogatepass")[:room].decode("utf-8", "ignore")
             kept = len(head.encode())
-            self._pieces.append(head)
+            grown = f"{head}\n{mark(self._limit)}\n"
+            self._pieces.append(grown)
             self.size += kept
             size -= kept
-            self._pieces.append(f"\n{mark(self._limit)}\n")
         self.dropped += size
+        return grown
 
     @property
     def text(self) -> str:

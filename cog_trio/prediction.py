@@ -12,7 +12,7 @@ reply. A place can be reserved for a file that is still being read, so that the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Final
@@ -20,9 +20,10 @@ from typing import Final
 import msgspec
 import trio
 
-from cog_trio.bridge.protocol import Json, MetricMode, Mode, PredictionId
+from cog_trio.bridge.protocol import Json, LogSource, MetricMode, Mode, PredictionId
 from cog_trio.logtext import LogText
 from cog_trio.metrics import Unfit, aggregate
+from cog_trio.stream import CAPACITY, History, Observer
 
 LOG_LIMIT: Final = 32 * 2**20  # bytes of a prediction's logs, unless the settings say otherwise
 
@@ -114,8 +115,10 @@ class Prediction:
         "_now",
         "_outputs",
         "_pending",
+        "_shown",
         "_started_at",
         "events",
+        "history",
         "id",
         "input",
         "mode",
@@ -123,6 +126,7 @@ class Prediction:
         "predict_time",
         "scope",
         "status",
+        "streamed",
         "watched",
         "watchers",
         "webhook",
@@ -139,6 +143,9 @@ class Prediction:
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
         log_limit: int = LOG_LIMIT,
+        streamed: bool = False,
+        run: str = "1",
+        history: int = CAPACITY,
         now: Callable[[], datetime] = utcnow,
     ) -> None:
         self.id = PredictionId(id)
@@ -147,6 +154,8 @@ class Prediction:
         self.scope = trio.CancelScope()
         self.watched = watched  # created by a request that waits: the last watcher to leave cancels (D4)
         self.watchers = 0
+        self.streamed = streamed  # created by a stream: its followers count as watchers
+        self.history = History(run, history, slows=streamed)
         self.mode = mode  # a prediction in the narrow sense, or a training
         self.webhook = webhook
         self.events = events
@@ -155,6 +164,7 @@ class Prediction:
         self._is_array = output_is_array
         self._outputs: list[msgspec.Raw | None] = []  # None: reserved, a file is being read
         self._pending = 0
+        self._shown = 0  # outputs that are events already: those before the first pending one
         self._logs = LogText(log_limit)
         self._metrics: dict[str, Json] = {}
         self._error: str | None = None
@@ -184,6 +194,7 @@ class Prediction:
         """
         self._step(Fact.DISPATCHED)
         self._started_at = self._now()
+        self.history.start()
 
     def finish(self, outcome: Outcome) -> None:
         """Take the terminal step, fix its time, wake everybody who waits.
@@ -200,18 +211,28 @@ class Prediction:
         if self._pending:
             self._outputs = [output for output in self._outputs if output is not None]
             self._pending = 0
+            self._show()
+        self.history.end()
         self._finished.set()
 
-    def append_log(self, data: str) -> None:
+    def append_log(self, data: str, source: LogSource = LogSource.STDERR) -> None:
         """Add text of the model, in the order it was written."""
         self._refuse_after_end("log text")
-        self._logs.append(data)
+        self._log(data, source)
+
+    def _log(self, data: str, source: LogSource = LogSource.STDERR) -> None:
+        if kept := self._logs.append(data):
+            self.history.log(source, kept)
 
     def add_output(self, output: msgspec.Raw) -> None:
         """Add the item at ``next_index``."""
         self._refuse_after_end("an output")
         self._outputs.append(output)
-        self.output_size += len(memoryview(output))
+        size = len(memoryview(output))
+        self.output_size += size
+        if not self._pending:
+            self.history.output(self._shown, size)
+            self._shown += 1
 
     def reserve_output(self) -> int:
         """Keep the place at ``next_index`` for a file that is being read; gives its index."""
@@ -228,6 +249,13 @@ class Prediction:
         self._outputs[index] = output
         self._pending -= 1
         self.output_size += len(memoryview(output))
+        self._show()
+
+    def _show(self) -> None:
+        """Make events of the outputs up to the first pending one: their order is the model's (W34)."""
+        while self._shown < len(self._outputs) and (output := self._outputs[self._shown]) is not None:
+            self.history.output(self._shown, len(memoryview(output)))
+            self._shown += 1
 
     def record_metric(self, name: str, value: msgspec.Raw, mode: MetricMode) -> None:
         """Merge one recorded metric (spec/sdk-and-schema.md 1.7); one that JSON can't carry on is told in the logs."""
@@ -235,7 +263,9 @@ class Prediction:
         try:
             aggregate(self._metrics, name, msgspec.json.decode(value), mode)
         except (Unfit, msgspec.DecodeError, RecursionError) as error:
-            self._logs.append(f"[cog_trio] the metric {name} was dropped: {error}\n")
+            self._log(f"[cog_trio] the metric {name} was dropped: {error}\n")
+        else:
+            self.history.metric(name, value, mode)
 
     def _refuse_after_end(self, what: str) -> None:
         if self.status in TERMINAL:
@@ -254,6 +284,10 @@ class Prediction:
     async def wait_finished(self) -> None:
         """Wait for the terminal state. Cancellation: the prediction goes on."""
         await self._finished.wait()
+
+    def observe(self) -> Observer:
+        """See each kind of change from here on; what has changed is in the snapshot."""
+        return self.history.observe()
 
     # What it shows.
 
@@ -293,8 +327,13 @@ class Prediction:
 
     @property
     def size(self) -> int:
-        """Bytes that keeping it costs: output, logs, input."""
-        return self.output_size + self._logs.size + len(self.input or b"")
+        """Bytes that keeping it costs: output, logs, events, input."""
+        return self.output_size + self._logs.size + self.history.held + len(self.input or b"")
+
+    @property
+    def outputs(self) -> Sequence[msgspec.Raw | None]:
+        """The items, each at its index; ``None``: a file that is still being read. Never copied."""
+        return self._outputs
 
     def _output(self) -> msgspec.Raw | list[msgspec.Raw] | msgspec.UnsetType | None:
         items: list[msgspec.Raw] = []

@@ -186,7 +186,7 @@ class Supervisor:
         """To the one run that it can only belong to, else to nobody's log (D24)."""
         runs = [flight for flight in self.flights.values() if flight.outcome is None]
         if len(self.slots) == 1 and runs:
-            runs[0].prediction.append_log(text)
+            runs[0].prediction.append_log(text, source)
         else:
             self._on_event(Log(source, text))
 

@@ -291,7 +291,7 @@ async def test_size_counts_output_logs_and_input() -> None:
     prediction.dispatched()
     prediction.add_output(raw("a"))
     prediction.append_log("éé")
-    assert prediction.size == 3 + 3 + 4
+    assert prediction.size == 3 + 3 + 4 + 2  # logs are in the events once more
     prediction.input = None
     assert prediction.size == 3 + 4
 

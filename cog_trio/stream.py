@@ -1,0 +1,378 @@
+"""What happened to one prediction, in order: kept for a while, read by any number of followers, each at its own pace.
+
+A ``History`` has the last events of a run, numbered from 1. It holds no output of its own: an output event is an
+index into the prediction's one list. Everybody who follows it has a cursor and nothing else, so an event costs the
+same whether one reads it or a thousand, and nobody is told of single events: who waits is woken once, by the first
+of a batch, and then takes all that is there.
+
+What is kept: the last ``capacity`` events for those who come later, and beyond that what a follower who is here has
+still to get, as long as it is not more than ``LAG`` bytes behind. Who falls further behind is told how many events
+it lost, and goes on with what is there (W33). The end of the run is state rather than an event: it is never lost.
+
+The only follower of a run that was created to be streamed slows the run instead: ``wait_room`` is where the reader
+of its slot stands while that follower is too far behind, for as long as it makes some progress (D12).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from enum import Enum, Flag, auto
+from types import TracebackType
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+import trio
+
+from cog_trio.bridge.protocol import LogSource, MetricMode
+
+CAPACITY: Final = 1024  # events, unless the settings say otherwise
+MAX_FOLLOWERS: Final = 1024  # of one prediction
+LAG: Final = 4 * 2**20  # bytes that a follower may be behind
+PATIENCE: Final = 10.0  # seconds that a run is slowed for a follower that takes nothing
+OVERHEAD: Final = 64  # bytes that an event counts for beside its content: what the wire and we need for it
+BATCH: Final = 256 * 2**10  # bytes that are taken at once; one larger event is taken alone
+MAX_HELD: Final = 32 * 2**20  # bytes of logs and metrics that are kept for those who come later
+
+
+class Change(Flag):
+    """Kinds of what can happen."""
+
+    STARTED = auto()
+    OUTPUT = auto()
+    LOG = auto()
+    METRIC = auto()
+    FINISHED = auto()
+
+
+class LogEvent(msgspec.Struct, frozen=True):
+    """Text of the model; as JSON it is the data of a log event."""
+
+    source: LogSource
+    data: str
+
+
+class MetricEvent(msgspec.Struct, frozen=True):
+    """A metric as it was recorded, before merging; as JSON it is the data of a metric event."""
+
+    name: str
+    value: msgspec.Raw
+    mode: MetricMode
+
+
+class Mark(Enum):
+    """Events without content of their own."""
+
+    START = "start"
+    COMPLETED = "completed"
+
+
+Event: TypeAlias = "int | LogEvent | MetricEvent | Mark"  # int: the output at this index
+
+
+class OtherRun(Exception):
+    """The event to go on from is none of this run."""
+
+
+class TooManyFollowers(Exception):
+    """The prediction is followed by ``MAX_FOLLOWERS`` already."""
+
+
+KINDS: Final = tuple(Change)
+
+
+class Batch(NamedTuple):
+    """What a follower gets at once."""
+
+    first: int  # number of the first event
+    events: Sequence[Event]
+    lost: int  # events that were dropped before the first
+    late: bool  # they were lost before this follower came
+    ends: bool  # the last event is the end of the run
+
+
+class History:
+    """The events of one run; made by its prediction, which alone adds to it.
+
+    Args:
+      run: names this run in event ids, unlike any other run that a client may remember.
+      slows: the run was created to be streamed.
+    """
+
+    __slots__ = (
+        "_base",
+        "_capacity",
+        "_counts",
+        "_dropped",
+        "_events",
+        "_followers",
+        "_marks",
+        "_patient",
+        "_room",
+        "_slows",
+        "_total",
+        "_trim_at",
+        "_waiting",
+        "ended",
+        "held",
+        "run",
+    )
+
+    def __init__(self, run: str = "1", capacity: int = CAPACITY, *, slows: bool = False) -> None:
+        self.run = run
+        self.ended = False
+        self.held = 0  # bytes of logs and metrics in _events: what it keeps beside the prediction's output
+        self._slows = slows
+        self._capacity = capacity
+        self._base = 0  # events dropped so far
+        self._dropped = 0  # bytes of these
+        self._events: list[Event] = []
+        self._marks: list[int] = []  # bytes of the run up to the end of each event
+        self._total = 0
+        self._trim_at = capacity + CAPACITY  # events
+        self._counts = [0] * len(KINDS)
+        self._followers: list[Subscription] = []
+        self._waiting = trio.lowlevel.ParkingLot()  # those who have seen everything
+        self._room = trio.lowlevel.ParkingLot()  # the reader of the slot
+        self._patient = True  # the only follower is still waited for
+
+    def __len__(self) -> int:
+        """Events so far, kept or not."""
+        return self._base + len(self._events)
+
+    @property
+    def followers(self) -> int:
+        return len(self._followers)
+
+    # What happens; called by the prediction.
+
+    def start(self) -> None:
+        self._add(0, Mark.START, 0)
+
+    def output(self, index: int, size: int) -> None:
+        """The output at this index is there; ``size`` in bytes."""
+        self._add(1, index, size)
+
+    def log(self, source: LogSource, data: str) -> None:
+        self._hold(2, LogEvent(source, data), len(data))
+
+    def metric(self, name: str, value: msgspec.Raw, mode: MetricMode) -> None:
+        self._hold(3, MetricEvent(name, value, mode), len(memoryview(value)))
+
+    def end(self) -> None:
+        self.ended = True
+        self._add(4, Mark.COMPLETED, 0)
+        self.release()
+
+    def _hold(self, kind: int, event: LogEvent | MetricEvent, size: int) -> None:
+        self.held += size
+        self._add(kind, event, size)
+        if self.held > MAX_HELD:
+            self._trim(MAX_HELD // 2)
+
+    def _add(self, kind: int, event: Event, size: int) -> None:
+        self._counts[kind] += 1
+        self._total += size + OVERHEAD
+        self._events.append(event)
+        self._marks.append(self._total)
+        if len(self._events) > self._trim_at:
+            self._trim()
+        if self._waiting:
+            self._waiting.unpark_all()
+
+    # What is kept.
+
+    def _floor(self) -> int:
+        """How many events those who come later do not get."""
+        floor = max(self._base, len(self) - self._capacity)
+        return min(floor, len(self) - 1) if self.ended else floor
+
+    def _trim(self, room: int = MAX_HELD) -> None:
+        """Drop what nobody may still get; seldom, so that an event costs next to nothing.
+
+        Logs and metrics over ``room`` bytes go too, whoever may still want them: they can be large, and have no other
+        bound.
+        """
+        keep = self._floor()
+        for follower in self._followers:
+            if follower.seen < keep and (self._waits_for(follower) or self._behind(follower.seen) <= LAG):
+                keep = max(follower.seen, self._base)
+        count = keep - self._base
+        self.held -= sum(map(_weight, self._events[:count]))
+        while self.held > room and count < len(self._events) - 1:
+            self.held -= _weight(self._events[count])
+            count += 1
+        if count:
+            self._dropped = self._marks[count - 1]
+            self._base += count
+            del self._events[:count], self._marks[:count]
+        self._trim_at = len(self._events) + max(self._capacity, CAPACITY)
+
+    def _upto(self, seen: int) -> int:
+        """Bytes of the first ``seen`` events, or of those that were dropped if these are more."""
+        return self._marks[seen - self._base - 1] if seen > self._base else self._dropped
+
+    def _behind(self, seen: int) -> int:
+        """Bytes of the events after the first ``seen``; too much, if some of these were dropped."""
+        return self._total - self._upto(seen) if seen >= self._base else self._total
+
+    # Who follows.
+
+    def follow(self, after: str | None = None, on_leave: Callable[[], None] = lambda: None) -> Subscription:
+        """Follow from the first event that is kept, or from the one behind ``after`` (an event id).
+
+        ``on_leave`` is called when the subscription is closed, after that.
+
+        Raises:
+          OtherRun: if ``after`` is no event of this run.
+          TooManyFollowers: if there are so many already.
+        """
+        floor, seen = self._floor(), 0
+        if after is not None:
+            run, _, number = after.rpartition("-")
+            if run != self.run or not (number.isascii() and number.isdigit()) or len(number) > 18:
+                raise OtherRun
+            if (seen := int(number)) > len(self):
+                raise OtherRun
+        elif not self._capacity:
+            seen = floor  # nothing is replayed, and nothing is missed
+        if len(self._followers) >= MAX_FOLLOWERS:
+            raise TooManyFollowers
+        subscription = Subscription(self, max(seen, floor), max(0, floor - seen), on_leave)
+        self._followers.append(subscription)
+        self._room.unpark_all()
+        return subscription
+
+    def observe(self) -> Observer:
+        """See that something happens, from here on, without what it is."""
+        return Observer(self)
+
+    def _leave(self, subscription: Subscription) -> None:
+        self._followers.remove(subscription)
+        self._room.unpark_all()
+
+    # Slowing the run.
+
+    def _waits_for(self, follower: Subscription) -> bool:
+        return self._slows and self._patient and len(self._followers) == 1
+
+    @property
+    def is_full(self) -> bool:
+        """The run has to wait for its only follower."""
+        return (
+            self._slows
+            and self._patient
+            and len(self._followers) == 1
+            and self._behind(self._followers[0].seen) > LAG
+            and not self.ended
+        )
+
+    async def wait_room(self) -> None:
+        """Wait while the run has to: until the follower has taken enough, or nothing for ``PATIENCE`` seconds.
+
+        Cancellation: nothing is lost.
+        """
+        while self.is_full:
+            with trio.move_on_after(PATIENCE) as patience:
+                await self._room.park()
+            if patience.cancelled_caught:
+                self._patient = False  # until it takes something
+
+    def release(self) -> None:
+        """Never slow this run again: it is to end."""
+        self._slows = False
+        self._room.unpark_all()
+
+    def _progress(self) -> None:
+        self._patient = True
+        if self._room:
+            self._room.unpark_all()
+
+
+class Subscription:
+    """One follower: a cursor. Leaving its block ends it; only then is it forgotten."""
+
+    __slots__ = ("_fresh", "_history", "_lost", "_on_leave", "seen")
+
+    def __init__(self, history: History, seen: int, lost: int, on_leave: Callable[[], None]) -> None:
+        self.seen = seen  # events it has had, or can't have any more
+        self._history = history
+        self._lost = lost
+        self._fresh = True
+        self._on_leave = on_leave
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave. Repeats change nothing."""
+        if self in self._history._followers:
+            self._history._leave(self)
+            self._on_leave()
+
+    @property
+    def over(self) -> bool:
+        """It has had everything that there will be."""
+        return self._history.ended and self.seen >= len(self._history)
+
+    async def wait(self) -> None:
+        """Wait until there is something to take. Cancellation: nothing is lost."""
+        history = self._history
+        if self.seen < len(history):
+            await trio.lowlevel.checkpoint()
+        while self.seen >= len(history) and not history.ended:
+            await history._waiting.park()
+
+    def take(self) -> Batch:
+        """What is there and was not yet taken: all of it, up to ``BATCH`` bytes and at least one event."""
+        history = self._history
+        base, events, marks = history._base, history._events, history._marks
+        lost, late = self._lost, self._fresh
+        if self.seen < base:
+            lost, late, self.seen = base - self.seen, False, base
+        start = self.seen - base
+        limit = history._upto(self.seen) + BATCH
+        stop = len(events) if history._total <= limit else max(bisect_right(marks, limit, start), start + 1)
+        taken = events[start:stop]
+        first, self.seen = self.seen + 1, base + stop
+        self._lost, self._fresh = 0, False
+        history._progress()
+        return Batch(first, taken, lost, late, ends=history.ended and self.seen == len(history))
+
+
+class Observer:
+    """Sees kinds of change; there is nothing to close."""
+
+    __slots__ = ("_counts", "_history")
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._counts = list(history._counts)
+
+    def poll(self) -> Change:
+        """What has changed since the last look; ``Change(0)`` is nothing."""
+        changed = Change(0)
+        for kind, now, before in zip(KINDS, self._history._counts, self._counts, strict=True):
+            if now != before:
+                changed |= kind
+        self._counts = list(self._history._counts)
+        return changed
+
+    async def wait(self) -> Change:
+        """What has changed since the last look; waits for it. Cancellation: nothing is lost."""
+        await trio.lowlevel.checkpoint()
+        while not (changed := self.poll()):
+            await self._history._waiting.park()
+        return changed
+
+
+def _weight(event: Event) -> int:
+    """Bytes of a log or metric, as they were counted."""
+    if isinstance(event, LogEvent):
+        return len(event.data)
+    return len(memoryview(event.value)) if isinstance(event, MetricEvent) else 0
