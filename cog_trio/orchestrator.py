@@ -168,21 +168,30 @@ class Orchestrator:
 
     async def _send(self, flight: Flight, message: Predict | FilesTaken) -> None:
         """Write a small frame, whole or not at all."""
+        try:
+            if self._supervisor.slots[flight.slot].send_nowait(message):
+                return
+        except (FrameTooLarge, ChannelBroken) as error:
+            self._not_sent(flight, error)
+            return
         with trio.move_on_after(SEND_LIMIT, shield=True) as limit:
             await self._write(flight, message)
         if limit.cancelled_caught:
             self._supervisor.break_slot(flight.slot, causes.NOT_READ.format(flight.slot))
 
     async def _write(self, flight: Flight, message: Predict | FilesTaken) -> None:
-        supervisor = self._supervisor
         try:
-            await supervisor.slots[flight.slot].send(message)
-        except FrameTooLarge as error:  # nothing was written, which is proof enough (D22)
+            await self._supervisor.slots[flight.slot].send(message)
+        except (FrameTooLarge, ChannelBroken) as error:
+            self._not_sent(flight, error)
+
+    def _not_sent(self, flight: Flight, error: FrameTooLarge | ChannelBroken) -> None:
+        supervisor = self._supervisor
+        if isinstance(error, FrameTooLarge):  # nothing was written, which is proof enough (D22)
             flight.settle(SlotIdle(flight.slot, flight.prediction.id, flight.run))
             flight.end(lost(str(error)))
-        except ChannelBroken:
-            if not supervisor.dying:
-                supervisor.nursery.start_soon(supervisor.close_slot, flight.slot)
+        elif not supervisor.dying:
+            supervisor.nursery.start_soon(supervisor.close_slot, flight.slot)
 
     def _ask_to_stop(self, flight: Flight) -> None:
         self._supervisor.tell(Cancel(flight.slot, flight.prediction.id, flight.run))

@@ -6,6 +6,7 @@ the channel is broken from there on and says so by name: nobody retries on a hal
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final, Generic, TypeVar
 
 import trio
@@ -37,6 +38,33 @@ class Channel(Generic[Sent, Received]):
         self._broken: str | None = None
         self._fault: ProtocolBroken | None = None
         self._read_size = FIRST_READ
+        self._descriptor = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
+
+    def send_nowait(self, message: Sent) -> bool:
+        """Send one small message if that needs no wait, and no turn of the scheduler; False: nothing was sent.
+
+        Only sockets can do this. A message that fits the buffer of an idle socket goes whole.
+
+        Raises:
+          FrameTooLarge: nothing was sent, the channel is whole.
+          ChannelBroken: if an earlier send failed, the other side closed, or only part of the message fitted.
+        """
+        if self._broken is not None and not self._sending.locked():
+            raise ChannelBroken(self._broken)
+        if self._descriptor is None or self._sending.locked():
+            return False
+        data = self._encode(message)
+        try:
+            sent = os.write(self._descriptor, data)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._broken = f"the other side is gone: {error}"
+            raise ChannelBroken(self._broken) from error
+        if sent < len(data):
+            self._broken = "a send was cut short: the buffer is full"
+            raise ChannelBroken(self._broken)
+        return True
 
     async def send(self, message: Sent) -> None:
         """Send one message.
@@ -101,5 +129,6 @@ class Channel(Generic[Sent, Received]):
         return messages
 
     async def aclose(self) -> None:
+        self._descriptor = None
         self._broken = self._broken or "closed"
         await trio.aclose_forcefully(self._stream)

@@ -123,3 +123,56 @@ async def test_a_cancelled_receive_loses_nothing(autojump_clock: trio.testing.Mo
         await receiver.receive()
     await left.send_all(wire[7:])
     assert await receiver.receive() == [LINE]
+
+
+async def socket_channels() -> tuple[Channel[LogLine, SlotResponse], Channel[LogLine, SlotResponse]]:
+    left, right = trio.socket.socketpair()
+    return Channel(trio.SocketStream(left), slot_responses), Channel(trio.SocketStream(right), slot_responses)
+
+
+async def test_a_small_message_leaves_without_a_turn_of_the_scheduler() -> None:
+    sender, receiver = await socket_channels()
+    with trio.testing.assert_no_checkpoints():
+        assert sender.send_nowait(LINE)
+    await sender.send(LINE)
+    with trio.fail_after(5):
+        got = await receiver.receive()
+        while len(got) < 2:
+            got += await receiver.receive()
+    assert got == [LINE, LINE]
+    await sender.aclose()
+    await receiver.aclose()
+
+
+async def test_a_full_buffer_takes_nothing_or_breaks_the_channel_by_name() -> None:
+    sender, receiver = await socket_channels()
+    big = LogLine(LogSource.STDOUT, "x" * 2**16)
+
+    def fill() -> None:
+        while sender.send_nowait(big):
+            pass
+
+    with pytest.raises(ChannelBroken, match="cut short"):
+        fill()
+    with pytest.raises(ChannelBroken, match="cut short"):
+        sender.send_nowait(LINE)
+    await sender.aclose()
+    await receiver.aclose()
+
+
+async def test_streams_without_a_descriptor_always_wait() -> None:
+    left, right = trio.testing.memory_stream_pair()
+    sender: Channel[LogLine, SlotResponse] = Channel(left, slot_responses)
+    receiver: Channel[LogLine, SlotResponse] = Channel(right, slot_responses)
+    assert not sender.send_nowait(LINE)
+    await sender.send(LINE)
+    assert await receiver.receive() == [LINE]
+
+
+async def test_a_closed_socket_is_a_broken_channel_at_once() -> None:
+    sender, receiver = await socket_channels()
+    await receiver.aclose()
+    for _ in range(2):
+        with pytest.raises(ChannelBroken):
+            sender.send_nowait(LINE)
+    await sender.aclose()
