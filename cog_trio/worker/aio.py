@@ -23,7 +23,6 @@ from cog_trio.bridge.protocol import LogLevel, WorkerLog
 from cog_trio.worker.cancel import Gate
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
-from cog_trio.worker.runner import Model
 from cog_trio.worker.slots import Job, Office, Stage, end_forked_child
 from cog_trio.worker.values import is_file
 
@@ -46,16 +45,14 @@ class _Task:
 class AsyncExecutor:
     """The main thread of a worker with an async model; ``loop`` is there from the start, for ``setup``."""
 
-    def __init__(self, model: Model, gate: Gate, office: Office) -> None:
+    def __init__(self, gate: Gate, office: Office) -> None:
         self.loop: Final = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
-        self._model = model
         self._gate = gate
         self._office = office
         self._tasks: dict[int, _Task] = {}  # by run
         self._aims: set[_Task] = set()  # whose cancel the loop does not come to
         self._stopping = False
-        gate.aim = self._aim
 
     # I/O thread
 
@@ -99,15 +96,26 @@ class AsyncExecutor:
         return self.loop.run_until_complete(whole())
 
     def serve(self) -> None:
+        self._serve()
+        self.close()
+
+    def run(self, job: Job) -> None:
+        """Run one job to its end, in place of ``serve``: the loop stands still before and after."""
+        self._stopping = True
+        self._begin(job)
+        self._serve()
+
+    def _serve(self) -> None:
+        self._gate.aim = self._aim
         while not (self._stopping and not self._tasks):
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as stray:
                 text = f"a task that belongs to no prediction raised {one_line(stray)}; the worker goes on"
                 self._office.send(WorkerLog("cog_trio.worker.aio", LogLevel.WARNING, text))
-        self._close()
+        self._gate.aim = None
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """What ``asyncio.run`` does at its end, bounded."""
         left = asyncio.all_tasks(self.loop)
         for task in left:
@@ -207,7 +215,8 @@ class AsyncExecutor:
             task.inside = False
 
     async def _run_model(self, task: _Task, outputs: Sender) -> None:
-        job, model = task.job, self._model
+        job = task.job
+        model = job.model
         args, kwargs = self._call(task, lambda: model.bind(job.values()))
         result = self._call(task, lambda: model.call(*args, **kwargs))
         if inspect.isawaitable(result):

@@ -54,9 +54,11 @@ def _live_with(init: Init, io: IO, capture: Capture) -> None:
         if init.describe:
             capture.barrier()
             return
-        slots = io.open_slots(tools, tools.model.concurrency)
-        if tools.model.setup is not None:
-            _set_up(tools)
+        slots = io.open_slots(tools, tools.models.main.concurrency)
+        for setup in tools.models.setups:
+            result = setup()
+            if inspect.isawaitable(result):
+                tools.complete(result)
         if not slots.get() or io.stopping:
             return
         capture.private.update(slot.fd for slot in io.slots)
@@ -81,30 +83,23 @@ def _load(init: Init, io: IO, capture: Capture) -> Tools:
             f"the parent speaks protocol version {init.protocol_version}, this worker {PROTOCOL_VERSION}"
         )
     models = load_models(init.predict_ref, init.train_ref, max_concurrency=init.max_concurrency)
-    model = models.predict or models.train
-    assert model is not None
+    model = models.main
     capture.slots = model.concurrency
-    tools = Tools(model, models.document, capture, io)
+    tools = Tools(models, capture, io)
     io.send(
         Described(
             schema=tools.schema,
-            inputs=None if models.predict is None else model.inputs,
+            inputs=None if models.predict is None else models.predict.inputs,
             kind=model.kind,
             concurrency=model.concurrency,
             has_healthcheck=model.has_healthcheck,
-            streaming=model.streaming,
+            streaming=models.predict is not None and models.predict.streaming,
             versions={"python": platform.python_version(), "python_sdk": __version__},
             pid=os.getpid(),
+            train_inputs=None if models.train is None else models.train.inputs,
         )
     )
     return tools
-
-
-def _set_up(tools: Tools) -> None:
-    assert tools.model.setup is not None
-    result = tools.model.setup()
-    if inspect.isawaitable(result):
-        tools.complete(result)
 
 
 def _keep_alive() -> None:

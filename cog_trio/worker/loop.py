@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
@@ -45,9 +45,9 @@ from cog_trio.bridge.protocol import (
     SlotRequest,
 )
 from cog_trio.bridge.transport import READ_SIZE
-from cog_trio.sdk.schema import Parameter
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.prepare import Unready, decode, prepare
+from cog_trio.worker.runner import Models
 from cog_trio.worker.slots import Job, Slot, Stage
 from cog_trio.worker.writer import Writer, WriterBroken
 
@@ -78,7 +78,7 @@ class Tools(Protocol):
     """What the main thread has made for this one when the model is there."""
 
     @property
-    def parameters(self) -> Sequence[Parameter]: ...
+    def models(self) -> Models: ...
 
     @property
     def executor(self) -> Executor: ...
@@ -320,7 +320,10 @@ class IO:
         if (message.input is msgspec.UNSET) is (message.input_file is msgspec.UNSET):
             raise ProtocolBroken("Predict needs exactly one of input and input_file")
         assert self._tools is not None
-        job = slot.job = Job(slot, message, self._tools.parameters)
+        model = self._tools.models.get(message.mode)
+        if model is None:
+            raise ProtocolBroken(f"Predict to {message.mode.value}, which the model can't")
+        job = slot.job = Job(slot, message, model)
         if job.cancelled:
             job.cut()
             return

@@ -40,7 +40,7 @@ def decode(job: Job) -> bool:
     if not isinstance(raw, msgspec.Raw) or len(memoryview(raw)) > AT_ONCE:
         return False
     job.input = _object(raw)
-    return not sources(job.parameters, job.input)
+    return not sources(job.model.parameters, job.input)
 
 
 async def prepare(job: Job) -> None:
@@ -52,7 +52,7 @@ async def prepare(job: Job) -> None:
     Cancellation: no temporary file is left.
     """
     await trio.to_thread.run_sync(_load, job)
-    wanted = sources(job.parameters, job.input)
+    wanted = sources(job.model.parameters, job.input)
     if not wanted:
         return
     folder = os.path.join(job.predict.output_dir, DOWNLOADS)

@@ -79,6 +79,25 @@ class Models:
     train: Model | None
     document: dict[str, Any]
 
+    @property
+    def main(self) -> Model:
+        """The one that the worker is measured by: slots, health check, streaming."""
+        model = self.predict or self.train
+        assert model is not None
+        return model
+
+    @property
+    def setups(self) -> list[Callable[[], Any]]:
+        """What is called before the first run; a class that both are methods of is set up once."""
+        return [model.setup for model in (self.predict, self.train) if model is not None and model.setup is not None]
+
+    @property
+    def kinds(self) -> set[Kind]:
+        return {model.kind for model in (self.predict, self.train) if model is not None}
+
+    def get(self, mode: protocol.Mode) -> Model | None:
+        return self.train if mode is protocol.Mode.TRAIN else self.predict
+
 
 def load(ref: str | None, *, train: bool = False, max_concurrency: int | None = None) -> Model:
     """Load one callable: the prediction of a reference, or its training.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, NoReturn, Protocol
 
@@ -36,10 +36,10 @@ from cog_trio.bridge.protocol import (
     RunFailed,
     SlotId,
 )
-from cog_trio.sdk.schema import Parameter
 from cog_trio.worker.cancel import gate
 from cog_trio.worker.inputs import Files, coerce
 from cog_trio.worker.record import Record
+from cog_trio.worker.runner import Model
 from cog_trio.worker.writer import Writer, WriterBroken
 
 
@@ -110,12 +110,12 @@ class Slot:
 class Job:
     """One run in the worker."""
 
-    def __init__(self, slot: Slot, predict: Predict, parameters: Sequence[Parameter]) -> None:
+    def __init__(self, slot: Slot, predict: Predict, model: Model) -> None:
         self.slot: Final = slot
         self.id: Final = predict.id
         self.run: Final = predict.run
         self.predict: Final = predict
-        self.parameters: Final = parameters
+        self.model: Final = model  # the callable that it calls
         self.context: dict[str, str] = predict.context
         self.record: Final = Record(slot.index, predict.id, predict.run, slot.emit, slot.writer)
         self.stage = Stage.PREPARING
@@ -137,7 +137,7 @@ class Job:
         Raises:
           InputError: if one has no form that its parameter takes.
         """
-        return coerce(self.parameters, self.input, self.local)
+        return coerce(self.model.parameters, self.input, self.local)
 
     def open(self) -> None:
         """User code begins; on the main thread, in the context that will run it."""

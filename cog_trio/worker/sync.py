@@ -1,4 +1,4 @@
-"""Runs of a sync model: one after the other, in the main thread, so that a signal can interrupt them.
+"""Runs of sync code: one after the other, in the main thread, so that a signal can interrupt them.
 
 The I/O thread hands over jobs through a queue. Here user code is called, its result iterated and encoded inside
 ``gate.user_code``, and each frame written by this very thread. Between two items a cancel that waits is thrown
@@ -19,7 +19,6 @@ import trio
 
 from cog_trio.worker.cancel import FALLBACK_AFTER, Gate
 from cog_trio.worker.outputs import Sender, is_stream
-from cog_trio.worker.runner import Model
 from cog_trio.worker.slots import Job, Stage, end_forked_child
 
 _END: Final = object()
@@ -28,8 +27,7 @@ _END: Final = object()
 class SyncExecutor:
     """The main thread of a worker with a sync model."""
 
-    def __init__(self, model: Model, gate: Gate) -> None:
-        self._model = model
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
 
@@ -53,15 +51,19 @@ class SyncExecutor:
 
     def serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if job.cancelled:
-                job.cut()
-                continue
-            self._gate.begin(job.run)
-            try:
-                contextvars.copy_context().run(self._run, job)
-            finally:
-                self._gate.end()
+            self.run(job)
             job = None  # what it holds goes now, not when the next one comes
+
+    def run(self, job: Job) -> None:
+        """Run one job to its end."""
+        if job.cancelled:
+            job.cut()
+            return
+        self._gate.begin(job.run)
+        try:
+            contextvars.copy_context().run(self._run, job)
+        finally:
+            self._gate.end()
 
     def _run(self, job: Job) -> None:
         job.open()
@@ -77,7 +79,7 @@ class SyncExecutor:
         job.end(outputs.explain(fault), seconds=perf_counter() - begin, is_stream=outputs.is_stream)
 
     def _call(self, job: Job, outputs: Sender) -> None:
-        model = self._model
+        model = job.model
         with self._gate.user_code(job.run):
             args, kwargs = model.bind(job.values())
             result = model.call(*args, **kwargs)

@@ -1,7 +1,8 @@
 """What the main thread makes, once the model is there, for the I/O thread and for the runs.
 
-It picks the executor by the model's kind, and it is where a run meets what is around it: its text (capture) and the
-scope that user code sees are opened on the main thread as its user code begins, and closed before its terminal frame.
+It picks the executor by the kinds of the callables, and it is where a run meets what is around it: its text (capture)
+and the scope that user code sees are opened on the main thread as its user code begins, and closed before its terminal
+frame.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from cog_trio.sdk.scope import Mode, Scope, enter, set_fallback
 from cog_trio.worker.cancel import gate
 from cog_trio.worker.capture import Capture
 from cog_trio.worker.health import HealthCheck
+from cog_trio.worker.mixed import MixedExecutor
 from cog_trio.worker.record import Record, current
-from cog_trio.worker.runner import Model
+from cog_trio.worker.runner import Models
 from cog_trio.worker.slots import Job, Office
 from cog_trio.worker.sync import SyncExecutor
 
@@ -30,20 +32,22 @@ _MODES: Final = {"replace": MetricMode.REPLACE, "increment": MetricMode.INCREMEN
 
 
 class Tools:
-    def __init__(self, model: Model, document: dict[str, Any], capture: Capture, office: Office) -> None:
-        self.model: Final = model
-        self.parameters: Final = model.parameters
-        self.schema: Final = msgspec.Raw(msgspec.json.encode(document))
+    def __init__(self, models: Models, capture: Capture, office: Office) -> None:
+        self.models: Final = models
+        self.schema: Final = msgspec.Raw(msgspec.json.encode(models.document))
+        self.executor: SyncExecutor | AsyncExecutor | MixedExecutor = SyncExecutor(gate)
         self._loop: AsyncExecutor | None = None
-        if model.kind is Kind.ASYNC:
+        mixed = len(models.kinds) > 1
+        if Kind.ASYNC in models.kinds:
             from cog_trio.worker.aio import AsyncExecutor  # a sync model does without asyncio
 
-            self._loop = AsyncExecutor(model, gate, office)
-        self.executor: Final = self._loop or SyncExecutor(model, gate)
+            self._loop = AsyncExecutor(gate, office)
+            self.executor = MixedExecutor(self.executor, self._loop) if mixed else self._loop
         self._capture = capture
-        self._health = HealthCheck(model.healthcheck, self._outside(), None if self._loop is None else self._loop.loop)
+        loop = None if self._loop is None or mixed else self._loop.loop  # one that runs all the time
+        self._health = HealthCheck(models.main.healthcheck, self._outside(), loop)
         self._scopes: dict[int, Scope] = {}  # of the runs whose user code is running
-        if model.concurrency == 1:
+        if models.main.concurrency == 1:
             set_fallback(self._only_scope)
 
     def complete(self, awaitable: Awaitable[Any]) -> None:
