@@ -6,7 +6,7 @@ one (descriptors, threads born in C or in setup) goes to the only active run whe
 else to the service log, as does all text outside of runs.
 
 The order between Python text and descriptor text is kept: each line that a Python stream completes looks first
-whether the pipes hold something (one ``epoll_wait``, 0.6 µs of a print's 5.6). ``end`` empties the pipes before the
+whether the pipes hold something (one ``epoll_wait``, 0.5 µs of a print's 6). ``end`` empties the pipes before the
 record is closed, so a run's log is whole before its terminal frame.
 
 In a forked child nothing of the parent's may be touched: the streams write to descriptors 1 and 2, all writers

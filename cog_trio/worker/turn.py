@@ -31,9 +31,10 @@ class Turn:
 
     def take(self, work: Callable[[], object]) -> bool:
         """Do the work, unless another thread or a frame below has the turn; whether it was done."""
-        holder, me = self._holder, get_ident()
-        if holder.get(0) == me:
+        holder = self._holder
+        if holder:
             return False
+        me = get_ident()
         try:
             if holder.setdefault(0, me) != me:
                 return False
