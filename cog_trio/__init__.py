@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cog_trio.input_validation import InvalidInput
+    from cog_trio.opening import ServiceBroken, open_service
     from cog_trio.prediction import Prediction
-    from cog_trio.service import (
-        AlreadyRunning,
-        AtCapacity,
-        NotReady,
-        PredictionService,
-        Rejected,
-        ServiceBroken,
-        open_service,
-    )
+    from cog_trio.service import AlreadyRunning, AtCapacity, NotReady, PredictionService, Rejected
     from cog_trio.settings import Settings
     from cog_trio.transport.http.server import CannotListen, serve_http
 
@@ -35,9 +28,9 @@ _HOMES = {
     "Prediction": "cog_trio.prediction",
     "PredictionService": "cog_trio.service",
     "Rejected": "cog_trio.service",
-    "ServiceBroken": "cog_trio.service",
+    "ServiceBroken": "cog_trio.opening",
     "Settings": "cog_trio.settings",
-    "open_service": "cog_trio.service",
+    "open_service": "cog_trio.opening",
     "serve_http": "cog_trio.transport.http.server",
 }
 

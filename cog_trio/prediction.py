@@ -127,6 +127,7 @@ class Prediction:
         "scope",
         "status",
         "streamed",
+        "trace",
         "watched",
         "watchers",
         "webhook",
@@ -142,6 +143,7 @@ class Prediction:
         mode: Mode = Mode.PREDICT,
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
+        trace: tuple[tuple[bytes, bytes], ...] = (),
         log_limit: int = LOG_LIMIT,
         streamed: bool = False,
         run: str = "1",
@@ -159,6 +161,7 @@ class Prediction:
         self.mode = mode  # a prediction in the narrow sense, or a training
         self.webhook = webhook
         self.events = events
+        self.trace = trace  # headers of W3C trace context, sent along with what is sent for this prediction
         self.predict_time: float | None = None  # seconds from acceptance to the terminal step, fixed there
         self.output_size = 0  # bytes
         self._is_array = output_is_array
@@ -281,6 +284,13 @@ class Prediction:
     def cancel_requested(self) -> bool:
         return self.scope.cancel_called
 
+    @property
+    def forsaken(self) -> bool:
+        """It was for somebody, who is gone, and nobody has taken the place (D4)."""
+        if not self.watched or self.watchers or self.terminal:
+            return False
+        return not (self.streamed and self.history.followers)
+
     async def wait_finished(self) -> None:
         """Wait for the terminal state. Cancellation: the prediction goes on."""
         await self._finished.wait()
@@ -322,7 +332,7 @@ class Prediction:
     @property
     def output(self) -> Json:
         """The output decoded, for embedders; ``None`` when there is none."""
-        shown = self._output()
+        shown = self._output(self.status)
         return None if shown is msgspec.UNSET else msgspec.json.decode(_encode(shown))
 
     @property
@@ -335,32 +345,49 @@ class Prediction:
         """The items, each at its index; ``None``: a file that is still being read. Never copied."""
         return self._outputs
 
-    def _output(self) -> msgspec.Raw | list[msgspec.Raw] | msgspec.UnsetType | None:
+    def _output(self, status: Status) -> msgspec.Raw | list[msgspec.Raw] | msgspec.UnsetType | None:
         items: list[msgspec.Raw] = []
         for item in self._outputs:
             if item is None:
                 break  # in flight, a file is being read: what comes behind it is shown after it
             items.append(item)
-        if self.status is Status.SUCCEEDED:
+        if status is Status.SUCCEEDED:
             return items if self._is_array or len(items) > 1 else items[0] if items else None
         if not items:
             return msgspec.UNSET
         return items if self._is_array or len(items) > 1 else items[0]
 
-    def snapshot(self, with_input: bool = False) -> bytes:
-        """It as JSON: what replies, polls and webhooks show."""
+    def snapshot(self, with_input: bool = False, *, running: bool = False) -> bytes:
+        """It as JSON: what replies, polls and webhooks show. ``running``: as it was before its end, if it has ended."""
         unset = msgspec.UNSET
+        status, metrics, error, completed_at = self.status, self.metrics, self._error, self._completed_at
+        if running and self.terminal:
+            status, metrics, error, completed_at = Status.PROCESSING, self._metrics, None, None
         return _encode(
             Snapshot(
                 id=self.id,
-                status=self.status,
+                status=status,
                 logs=self._logs.text,
-                metrics=self.metrics,
+                metrics=metrics,
                 created_at=self._created_at.isoformat(),
                 started_at=unset if self._started_at is None else self._started_at.isoformat(),
-                completed_at=unset if self._completed_at is None else self._completed_at.isoformat(),
-                output=self._output(),
-                error=unset if self._error is None else self._error,
+                completed_at=unset if completed_at is None else completed_at.isoformat(),
+                output=self._output(status),
+                error=unset if error is None else error,
                 input=msgspec.Raw(self.input) if with_input and self.input is not None else unset,
+            )
+        )
+
+    def announcement(self) -> bytes:
+        """It as JSON at the moment it began, whatever has happened since."""
+        began = self._started_at or self._created_at
+        return _encode(
+            Snapshot(
+                id=self.id,
+                status=Status.PROCESSING,
+                logs="",
+                metrics={},
+                created_at=self._created_at.isoformat(),
+                started_at=began.isoformat(),
             )
         )

@@ -14,10 +14,9 @@ DEFUNCT before its predictions fail; the service lives on and answers.
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -26,23 +25,23 @@ import trio
 
 from cog_trio.backend import UNKNOWN, Backend
 from cog_trio.bridge.protocol import Init, Json, Mode
-from cog_trio.files import OutputFiles, Workspace, keep_ready_file, needs_spill, open_workspace, spill
+from cog_trio.files import OutputFiles, Workspace, keep_ready_file, needs_spill, spill
 from cog_trio.health import HealthSnapshot
+from cog_trio.keeping import Keeper
 from cog_trio.orchestrator import Orchestrator
 from cog_trio.permit.slot import Job, PredictionSlot
-from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent, utcnow
+from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent
 from cog_trio.refusals import AlreadyRunning, AtCapacity, NotOffered, NotReady, Rejected, not_ready
 from cog_trio.retained import Retained
 from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import BaseExceptionGroup
+from cog_trio.stream import OtherRun, Subscription, TooManyFollowers
+from cog_trio.webhook import Webhooks
 
 if TYPE_CHECKING:
     from cog_trio.process import Link
 
-__all__ = ["AlreadyRunning", "AtCapacity", "NotReady", "PredictionService", "Rejected", "ServiceBroken", "open_service"]
+__all__ = ["AlreadyRunning", "AtCapacity", "NotReady", "OtherRun", "PredictionService", "Rejected", "TooManyFollowers"]
 
 log = logging.getLogger("cog_trio.service")
 
@@ -51,10 +50,6 @@ END_LIMIT: Final = 30.0  # seconds for the worker's end; the orchestrator's own 
 
 CUT: Final = Outcome(Fact.CUT)
 BROKEN: Final = Outcome(Fact.RAISED, "InternalError: the service failed while this prediction ran", ours=True)
-
-
-class ServiceBroken(Exception):
-    """The service itself failed, by a bug of ours or of the system; the causes are in ``__cause__``."""
 
 
 class PredictionService:
@@ -68,12 +63,21 @@ class PredictionService:
         self._nursery = nursery
         self._now = now
         self._worker = Backend(settings, nursery, now)
+        self._keeper = Keeper(settings.stream_grace, nursery.start_soon)
         self._running: dict[str, Prediction] = {}
         self._retained = Retained(count=settings.retain, age=settings.retain_age, size=settings.retain_bytes)
-        self._last_id = 0
+        self._last_number = 0
         self._shutdown = trio.Event()
         self._stopped = trio.Event()
         self._graces = (trio.CancelScope(), trio.CancelScope())  # of the drain: to finish, then to stop
+        self._to_deliver = trio.CancelScope()  # and then to deliver webhooks
+        self._webhooks = Webhooks(
+            nursery.start_soon,
+            interval=settings.throttle_interval,
+            token=settings.webhook_auth_token,
+            secret=settings.webhook_secret,
+            now=now,
+        )
 
     def _start(
         self, model: str | None, train: str | None, worker: WorkerProcess | Link | None, cwd: str | None
@@ -153,12 +157,15 @@ class PredictionService:
         context: dict[str, str] | None = None,
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
+        trace: tuple[tuple[bytes, bytes], ...] = (),
         watched: bool = False,
+        streamed: bool = False,
         mode: Mode = Mode.PREDICT,
     ) -> Prediction:
         """Check, register and start a prediction, in one step without a checkpoint.
 
         ``input`` is JSON as it came. ``watched`` ties it to those who ``watch`` it: the last one to leave cancels.
+        ``streamed`` too, and to those who ``follow`` it.
 
         Raises:
           NotOffered, NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
@@ -178,31 +185,41 @@ class PredictionService:
         except trio.WouldBlock:
             raise AtCapacity(id) from None
         prediction = Prediction(
-            self._new_id() if id is None else id,
+            f"pred_{self._number():x}" if id is None else id,
             input=echo,
             output_is_array=callee.output_is_array,
-            watched=watched,
+            watched=watched or streamed,
+            streamed=streamed,
+            run=f"{self._number() // 1000:x}",
+            history=self.settings.stream_history,
             mode=mode,
             webhook=webhook,
             events=events,
+            trace=trace,
             log_limit=self.settings.log_limit,
             now=self._now,
         )
         self._running[prediction.id] = prediction
+        self._webhooks.follow(prediction)
         slot = PredictionSlot(prediction, permit)
         self._nursery.start_soon(self._run, orchestrator, slot, sent, context or {})
         return prediction
 
-    @contextmanager
-    def watch(self, prediction: Prediction) -> Iterator[None]:
+    def watch(self, prediction: Prediction) -> AbstractContextManager[None]:
         """Be one of those who wait for a prediction (D4); nothing may be awaited between creating and watching it."""
-        prediction.watchers += 1
-        try:
-            yield
-        finally:
-            prediction.watchers -= 1
-            if prediction.watched and not prediction.watchers and not prediction.terminal:
-                prediction.cancel()
+        return self._keeper.watch(prediction)
+
+    def follow(self, prediction: Prediction, after: str | None = None) -> Subscription:
+        """Follow the events of a prediction, running or finished, and keep it alive by that (D4): use it in a
+        ``with`` block. Nothing may be awaited between creating and following it.
+
+        ``after`` is the id of the last event that the client has seen.
+
+        Raises:
+          OtherRun: if that is no event of this run.
+          TooManyFollowers: if so many follow it already.
+        """
+        return self._keeper.follow(prediction, after)
 
     async def predict(
         self, input: Mapping[str, Json] | None = None, *, id: str | None = None, context: dict[str, str] | None = None
@@ -240,6 +257,7 @@ class PredictionService:
                 grace.cancel()
                 return
         self._worker.kill()
+        self._to_deliver.cancel()
 
     def _abort(self) -> None:
         """Shut down without a grace to finish."""
@@ -308,16 +326,17 @@ class PredictionService:
             limit = self.settings.log_limit
             log.warning("%d bytes of log text were dropped: over %d", dropped, limit, extra={"id": prediction.id})
 
-    def _new_id(self) -> str:
-        self._last_id = max(self._last_id + 1, time.time_ns())
-        return f"pred_{self._last_id:x}"
+    def _number(self) -> int:
+        """A number that no other service has used before, as far as clocks go: nanoseconds since 1970."""
+        self._last_number = max(self._last_number + 1, time.time_ns())
+        return self._last_number
 
     # The end.
 
     @property
     def _end_limit(self) -> float:
         """Seconds that a shutdown takes at most."""
-        return self.settings.drain_grace + STOP_GRACE + END_LIMIT
+        return self.settings.drain_grace + STOP_GRACE + END_LIMIT + self.settings.webhook_grace
 
     async def _drain(self) -> None:
         """From the first ``shutdown`` to the end of the worker. Shielded: an outer cancellation must not take the
@@ -340,6 +359,10 @@ class PredictionService:
             self._worker.stop()
             await self._worker.ended.wait()
             await self._wait_idle()
+            self._to_deliver.deadline = trio.current_time() + self.settings.webhook_grace
+            with self._to_deliver:
+                await self._webhooks.wait_idle()
+            self._webhooks.close()
         if all_of_it.cancelled_caught:
             log.error("shutdown took more than %.0f s and was given up", limit)
         self._stopped.set()
@@ -347,54 +370,3 @@ class PredictionService:
     async def _wait_idle(self) -> None:
         while self._running:
             await next(iter(self._running.values())).wait_finished()
-
-
-@asynccontextmanager
-async def open_service(
-    model: str | None = None,
-    *,
-    settings: Settings | None = None,
-    worker: WorkerProcess | Link | None = None,
-    train: str | None = None,
-    cwd: str | None = None,
-    now: Callable[[], datetime] = utcnow,
-) -> AsyncIterator[PredictionService]:
-    """A running service for as long as the block lasts. ``model`` is a reference like ``predict.py:Runner``.
-
-    Yields at once, while setup goes on. ``worker`` is a process that was spawned before (it is adopted, ended and
-    reaped here); without it one is spawned, in ``cwd``. With neither a model nor a worker health stays UNKNOWN.
-    Leaving the block drains the service; an exception that leaves it cuts the drain's grace.
-
-    Raises:
-      ServiceBroken: if the service itself failed; what the block raised passes through unchanged.
-
-    Cancellation: predictions are cancelled, the worker is ended and reaped; both take bounded time.
-    """
-    settings = settings or Settings()
-    failure: BaseException | None = None
-    try:
-        async with AsyncExitStack() as stack:
-            if isinstance(worker, WorkerProcess):
-                stack.enter_context(worker)  # killed and reaped on every way out, also if it is never adopted (D46)
-            workspace = await stack.enter_async_context(open_workspace())
-            nursery = await stack.enter_async_context(trio.open_nursery())
-            service = PredictionService(settings, workspace, nursery, now)
-            service._start(model, train, worker, cwd)
-            try:
-                yield service
-            except BaseException as error:  # noqa: BLE001 (raised again below, once the nursery is closed)
-                failure = error
-                service._abort()
-            if not service.draining:
-                service.shutdown()
-            with trio.move_on_after(service._end_limit, shield=True):
-                await service.wait_stopped()
-            nursery.cancel_scope.cancel()
-    except (trio.Cancelled, BaseExceptionGroup) as caught:
-        ours = caught.split(trio.Cancelled)[1] if isinstance(caught, BaseExceptionGroup) else None
-        if ours is not None and ours.split(Exception)[1] is None:  # KeyboardInterrupt and the like are no fault
-            raise ServiceBroken(f"the service failed: {ours!r}") from caught
-        if ours is not None or failure is None or isinstance(failure, trio.Cancelled):
-            raise
-    if failure is not None:
-        raise failure

@@ -232,6 +232,17 @@ class Settings:
     download_timeout: float = _row(600.0, "--download-timeout", SECONDS, "seconds in all for one input from a URL")
     body_limit: int = _row(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
     log_limit: int = _row(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
+    stream_grace: float = _row(
+        0.0, "--stream-grace", GRACE, "seconds from the drop of a stream to the end of the prediction that it created"
+    )
+    stream_history: int = _row(
+        1024,
+        "",
+        COUNT,
+        "events of a prediction that are kept for those who join or come back; 0 keeps none",
+        variable="COG_STREAM_HISTORY_CAPACITY",
+        lenient=COUNT,
+    )
     throttle_interval: float = _row(
         0.5,
         "",

@@ -293,7 +293,7 @@ async def test_size_counts_output_logs_and_input() -> None:
     prediction.append_log("éé")
     assert prediction.size == 3 + 3 + 4 + 2  # logs are in the events once more
     prediction.input = None
-    assert prediction.size == 3 + 4
+    assert prediction.size == 3 + 4 + 2
 
 
 async def test_metrics_predict_time_wins() -> None:

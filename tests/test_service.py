@@ -47,6 +47,7 @@ from cog_trio.bridge.protocol import (
     WorkerLog,
 )
 from cog_trio.input_validation import InvalidInput
+from cog_trio.opening import ServiceBroken, open_service
 from cog_trio.prediction import Prediction
 from cog_trio.service import (
     STOP_GRACE,
@@ -54,8 +55,6 @@ from cog_trio.service import (
     AtCapacity,
     NotReady,
     PredictionService,
-    ServiceBroken,
-    open_service,
 )
 from cog_trio.settings import Settings
 from cog_trio.spawn import spawn

@@ -1,0 +1,62 @@
+"""Who keeps a run alive (D4).
+
+A run that was created by a request that waits lives as long as somebody waits for it; one that was created by a
+stream, also as long as somebody follows its events, and for a grace after that, so that a follower whose connection
+broke can come back. One that was created without a watcher is nobody's: watching it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from cog_trio.prediction import Prediction
+from cog_trio.stream import Subscription
+
+
+class Keeper:
+    """The rules of one service. ``grace``: seconds from the last follower's leaving to the cancellation."""
+
+    def __init__(self, grace: float, start_soon: Callable[..., Any]) -> None:
+        self._grace = grace
+        self._start_soon = start_soon
+        self._lingering: dict[Prediction, trio.CancelScope] = {}  # those that nobody follows at the moment
+
+    @contextmanager
+    def watch(self, prediction: Prediction) -> Iterator[None]:
+        """Be one of those who wait for a prediction."""
+        prediction.watchers += 1
+        try:
+            yield
+        finally:
+            prediction.watchers -= 1
+            self._left(prediction)
+
+    def follow(self, prediction: Prediction, after: str | None) -> Subscription:
+        """Be one of those who follow a prediction's events. Raises: as ``History.follow``."""
+        return prediction.history.follow(after, on_leave=partial(self._left, prediction))
+
+    def _left(self, prediction: Prediction) -> None:
+        if not prediction.forsaken:
+            return
+        if not (prediction.streamed and self._grace):
+            prediction.cancel()
+        elif (lingering := self._lingering.get(prediction)) is not None:
+            lingering.deadline = trio.current_time() + self._grace
+        else:
+            self._lingering[prediction] = trio.CancelScope(deadline=trio.current_time() + self._grace)
+            self._start_soon(self._linger, prediction)
+
+    async def _linger(self, prediction: Prediction) -> None:
+        """Cancel a run when nobody has come back in time."""
+        try:
+            with self._lingering[prediction]:
+                await prediction.wait_finished()
+        finally:
+            del self._lingering[prediction]
+        if prediction.forsaken:
+            prediction.cancel()
