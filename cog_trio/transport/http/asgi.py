@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from cog_trio.transport.http.access import Access, ClientGone
+from cog_trio.transport.http.inbox import EXTENSION, Inbox
 from cog_trio.transport.http.wire import BAD_ID, NOT_UTF8, detail, encode, fault, is_id
 
 log = logging.getLogger(__name__)
@@ -39,11 +40,12 @@ class Reply(NamedTuple):
 class Request:
     """One request, as handlers see it."""
 
-    __slots__ = ("headers", "id", "method", "receive")
+    __slots__ = ("headers", "id", "inbox", "method", "receive")
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
         self.method: str = scope["method"]
         self.receive = receive
+        self.inbox: Inbox = scope["extensions"][EXTENSION]
         self.id = ""  # out of the path, where the route has one
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:

@@ -30,7 +30,7 @@ from hypercorn.utils import parse_socket_addr
 
 from cog_trio.transport.http.http1 import H2ProtocolAssumedError, Http1
 from cog_trio.transport.http.http2 import Http2
-from cog_trio.transport.http.inbox import Inbox, Message
+from cog_trio.transport.http.inbox import EXTENSION, Inbox, Message
 
 if TYPE_CHECKING:
     from cog_trio.transport.http.server import ServerState
@@ -288,6 +288,8 @@ class Connection:
 
     async def _run_app(self, scope: dict[str, Any], inbox: Inbox, hypercorn_send: Any) -> None:
         corks = isinstance(self._protocol, Http1)
+        if scope["type"] == "http":
+            scope["extensions"][EXTENSION] = inbox
 
         async def send(message: Message) -> None:
             if self._closing:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
@@ -24,7 +24,7 @@ from cog_trio.transport.http import wire
 from cog_trio.transport.http.access import Access, ClientGone, TooLarge, read_body
 from cog_trio.transport.http.asgi import NOT_FOUND, App, Headers, Reply, Request, Resource, Routes
 from cog_trio.transport.http.families import FAMILIES, Family
-from cog_trio.transport.http.headers import is_json, preference, wants_stream
+from cog_trio.transport.http.headers import is_json, preference, trace, wants_stream
 
 if TYPE_CHECKING:
     from cog_trio.health import HealthSnapshot
@@ -62,6 +62,7 @@ class Service(Protocol):
         context: dict[str, str] | None = None,
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ...,
+        trace: Headers = (),
         watched: bool = False,
         mode: Mode = Mode.PREDICT,
     ) -> Prediction: ...
@@ -189,6 +190,7 @@ class Handlers:
                 context=body.context,
                 webhook=body.webhook,
                 events=body.events,
+                trace=trace(request.headers),
                 watched=not respond_async,
                 mode=family.mode,
             )
@@ -227,16 +229,7 @@ async def _finish_or_leave(request: Request, prediction: Prediction) -> None:
     """
     if prediction.terminal:
         return
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_leave_when_gone, request, nursery.cancel_scope)
+    with trio.CancelScope() as scope, request.inbox.watching(scope.cancel):
         await prediction.wait_finished()
-        nursery.cancel_scope.cancel()
     if not prediction.terminal:
         raise ClientGone
-
-
-async def _leave_when_gone(request: Request, scope: trio.CancelScope) -> None:
-    message: Any = {"type": ""}
-    while message["type"] != "http.disconnect":
-        message = await request.receive()
-    scope.cancel()
