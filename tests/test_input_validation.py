@@ -322,7 +322,7 @@ def test_what_is_no_json(raw: bytes) -> None:
 
 
 def test_D15_numbers_too_long_and_nesting_too_deep() -> None:
-    for raw in (b'{"x":1' + b"0" * 5000 + b"}", b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}"):
+    for raw in (b'{"x":1' + b"0" * 5000 + b"}", b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
         with pytest.raises(MalformedInput):
             one(INTEGER).check(raw)
     raw = b'{"x":1' + b"0" * 4299 + b"}"
@@ -330,7 +330,7 @@ def test_D15_numbers_too_long_and_nesting_too_deep() -> None:
 
 
 def test_a_value_nested_as_deep_as_can_be_is_refused_in_words() -> None:
-    for depth in range(700, 1100):
+    for depth in (*range(700, 1100), *range(1100, 12_000, 100)):  # the limit differs between versions of Python
         raw = b'{"x":' + b"[" * depth + b"]" * depth + b"}"
         with pytest.raises((InvalidInput, MalformedInput)):
             one(INTEGER).check(raw)
