@@ -30,12 +30,13 @@ def commands() -> None:
 @commands.command(cls=options.BareFlags)
 @click.argument("model", default=".")
 @options.options()
-def serve(model: str, **values: Any) -> int:
+@options.x_mode
+def serve(model: str, x_mode: str, **values: Any) -> int:
     """Serve MODEL over HTTP.
 
     MODEL is a Python file, file.py:Name, or a folder with a cog.yaml; by default the current folder.
     """
-    return launch(_plan(model, options.given(values), sys.stderr.isatty()))
+    return launch(_plan(model, options.given(values), sys.stderr.isatty(), x_mode))
 
 
 @commands.command()
@@ -48,7 +49,7 @@ def schema(model: str) -> int:
     return describe(_plan(model, {}, terminal=False))
 
 
-def _plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool) -> Launch:
+def _plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mode: str = options.PREDICT) -> Launch:
     """What a MODEL, the flags and the environment come to.
 
     Raises:
@@ -56,7 +57,7 @@ def _plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool) -> 
     """
     environ = dict(os.environ)
     try:
-        target = find(model)
+        target = find(model, train_only=x_mode == options.TRAIN)
         chosen, warnings = settings.read(flags, environ, file=target.config.settings(), terminal=terminal)
     except (BadModel, settings.BadSetting) as error:
         raise click.ClickException(str(error)) from error

@@ -54,8 +54,8 @@ class Target:
     config: Config
 
 
-def find(model: str) -> Target:
-    """What ``cog-trio serve MODEL`` means.
+def find(model: str, *, train_only: bool = False) -> Target:
+    """What ``cog-trio serve MODEL`` means. With ``train_only`` a file that MODEL names is that of the training.
 
     Raises:
       BadModel: there is no such file or folder, or its cog.yaml is wrong.
@@ -65,12 +65,14 @@ def find(model: str) -> Target:
         if not (path / FILE).is_file():
             raise BadModel(f"no {FILE} in {_shown(path)}: name a Python file, or a folder with a {FILE}")
         config = load(path / FILE)
-        if config.predict is None and config.train is None:
-            raise BadModel(f"{path / FILE} names no model: it has neither run nor predict")
-        named = config.predict or config.train or ""
-        if not (path / named.partition(":")[0]).is_file():
-            raise BadModel(f"{path / FILE} names {named}, but there is no such file")
-        return Target(path.resolve(), config.predict, config.train, config)
+        predict = None if train_only else config.predict
+        if predict is None and config.train is None:
+            what = "training: it has no train" if train_only else "model: it has none of run, predict and train"
+            raise BadModel(f"{path / FILE} names no {what}")
+        for named in (predict, config.train):
+            if named is not None and not (path / named.partition(":")[0]).is_file():
+                raise BadModel(f"{path / FILE} names {named}, but there is no such file")
+        return Target(path.resolve(), predict, config.train, config)
     name = ""
     if not path.is_file() and ":" in model:
         head, _, name = model.rpartition(":")
@@ -87,7 +89,8 @@ def find(model: str) -> Target:
     if ":" in inside:
         raise BadModel(f"the name of {_shown(path)} holds a colon, which stands before a class")
     config = load(folder / FILE) if (folder / FILE).is_file() else Config()
-    return Target(folder, f"{inside}:{name}" if name else inside, config.train, config)
+    reference = f"{inside}:{name}" if name else inside
+    return Target(folder, None, reference, config) if train_only else Target(folder, reference, config.train, config)
 
 
 def load(path: Path) -> Config:

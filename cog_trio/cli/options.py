@@ -15,7 +15,15 @@ import click
 from cog_trio import settings
 
 F = TypeVar("F", bound=Callable[..., Any])
+PREDICT, TRAIN = "predict", "train"  # values of --x-mode
 USAGE: Final = 2  # exit code of a wrong flag, variable or MODEL (D38)
+
+x_mode: Final = click.option(
+    "--x-mode",
+    type=click.Choice([PREDICT, TRAIN]),
+    default=PREDICT,
+    help="what is served: predictions (and trainings, where the model has them), or trainings alone",
+)
 
 
 class BareFlags(click.Command):

@@ -23,18 +23,20 @@ PIXEL: Final = (
 EXAMPLES: Final[Mapping[str, Any]] = {"string": "hello", "integer": 1, "number": 1.0, "boolean": True, "array": []}
 
 
-async def first_screen(service: cog_trio.PredictionService, urls: Sequence[str], model: str | None) -> None:
+async def first_screen(service: cog_trio.PredictionService, urls: Sequence[str], model: str) -> None:
     """Wait until setup is over, then print; after a failed setup the log has said why."""
     health = await service.wait_started()
     if health.status in READY and service.schema is not None:
-        print(render(urls[0], model or "the model", json.loads(service.schema)), file=sys.stderr, flush=True)
+        print(render(urls[0], model, json.loads(service.schema)), file=sys.stderr, flush=True)
 
 
 def render(url: str, model: str, document: Mapping[str, Any]) -> str:
     """The text of the screen."""
     schemas = document.get("components", {}).get("schemas", {})
-    properties: dict[str, Any] = schemas.get("Input", {}).get("properties", {})
-    required = schemas.get("Input", {}).get("required", [])
+    trains = "Input" not in schemas and "TrainingInput" in schemas
+    component = schemas.get("TrainingInput" if trains else "Input", {})
+    properties: dict[str, Any] = component.get("properties", {})
+    required = component.get("required", [])
     ordered = sorted(properties, key=lambda name: properties[name].get("x-order", 0))
     lines = ["", f"  {model} is ready at {url}", ""]
     if ordered:
@@ -44,9 +46,10 @@ def render(url: str, model: str, document: Mapping[str, Any]) -> str:
         lines.append("")
     example = {name: _example(_resolved(properties[name], schemas)) for name in ordered if name in required}
     body = shlex.quote(json.dumps({"input": example}, ensure_ascii=False))
+    address = shlex.quote(url + ("/trainings" if trains else "/predictions"))
     lines += [
         "  Try it",
-        f"    curl -s {shlex.quote(url + '/predictions')} -H 'Content-Type: application/json' -d {body}",
+        f"    curl -s {address} -H 'Content-Type: application/json' -d {body}",
         "",
         "  Ctrl-C stops it",
         "",

@@ -56,7 +56,7 @@ async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -
             log.info("Listening on %s", ", ".join(urls), extra={"urls": urls})
             nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown)
             if plan.terminal:
-                nursery.start_soon(first_screen, service, urls, plan.predict)
+                nursery.start_soon(first_screen, service, urls, plan.predict or plan.train or "")
             await service.wait_stopped()
             nursery.cancel_scope.cancel()
     return 0

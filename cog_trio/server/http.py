@@ -1,9 +1,9 @@
 """The container's entry: ``python -m cog_trio.server.http`` (and ``python -m cog.server.http``).
 
 Cog's flags and variables, Cog's address, then the same program as ``cog-trio serve``. The model is what
-COG_PREDICT_TYPE_STUB names; ./cog.yaml tells what the variables leave open. The worker starts in the current
-folder, and nothing is checked here that the worker finds out: a missing file shows as SETUP_FAILED, so that the
-container's health route can tell it.
+COG_PREDICT_TYPE_STUB and COG_TRAIN_TYPE_STUB name; ./cog.yaml tells what the variables leave open. The worker starts
+in the current folder, and nothing is checked here that the worker finds out: a missing file shows as SETUP_FAILED, so
+that the container's health route can tell it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_MODEL: Final = 1  # exit code (D38)
 
 @click.command(cls=options.BareFlags, context_settings={"help_option_names": ["-h", "--help"]})
 @options.options(container=True)
-@click.option("--x-mode", type=click.Choice(["predict"]), default="predict", help="which function is served")
+@options.x_mode
 @click.option("--threads", type=int, help="accepted for Cog's sake; has no effect")
 @click.version_option(None, "-v", "--version", package_name="cog-trio", message="%(version)s")
 def entry(x_mode: str, threads: int | None, **values: Any) -> int:
@@ -37,19 +37,22 @@ def entry(x_mode: str, threads: int | None, **values: Any) -> int:
         chosen, warnings = settings.read(options.given(values), environ, file=config.settings(), container=True)
     except (BadModel, settings.BadSetting) as error:
         raise click.ClickException(str(error)) from error
-    predict, train = settings.model_variables(environ)
-    model = predict or config.predict
-    if model is None:
-        return options.fail(NAME, f"no model: COG_PREDICT_TYPE_STUB is not set and ./{FILE} names none", NO_MODEL)
+    variables = settings.model_variables(environ)
+    predict, train = variables[0] or config.predict, variables[1] or config.train
+    if x_mode == options.TRAIN:
+        predict = None
+    if (train if x_mode == options.TRAIN else predict) is None:
+        name = f"COG_{x_mode.upper()}_TYPE_STUB"
+        return options.fail(NAME, f"no model: {name} is not set and ./{FILE} names none to {x_mode}", NO_MODEL)
     return launch(
         Launch(
             NAME,
             chosen,
             os.getcwd(),
-            model,
-            train or config.train,
+            predict,
+            train,
             config.unset(environ),
-            (*(config.warnings if predict is None else ()), *warnings),
+            (*(config.warnings if variables[0] is None else ()), *warnings),
         )
     )
 
