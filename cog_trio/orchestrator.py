@@ -194,6 +194,7 @@ class Orchestrator:
             supervisor.nursery.start_soon(supervisor.close_slot, flight.slot)
 
     def _ask_to_stop(self, flight: Flight) -> None:
+        flight.prediction.history.release()
         self._supervisor.tell(Cancel(flight.slot, flight.prediction.id, flight.run))
         if self._cancel_grace is not None:
             self._supervisor.limits.set(flight.run, self._cancel_grace, causes.DID_NOT_STOP.format(self._cancel_grace))

@@ -321,6 +321,9 @@ class Supervisor:
         try:
             while frames := await channel.receive():
                 self._take(slot, frames)
+                flight = self.flights.get(slot)
+                if flight is not None and flight.outcome is None:
+                    await flight.prediction.history.wait_room()
         except (TruncatedFrame, ChannelBroken):
             pass  # ended as by EOF
         except ProtocolBroken as fault:

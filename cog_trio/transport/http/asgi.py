@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from cog_trio.transport.http.access import Access, ClientGone
@@ -37,6 +37,16 @@ class Reply(NamedTuple):
     headers: Headers = ()
 
 
+class Stream(Protocol):
+    """What a handler answers that lasts: it sends itself."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+    async def respond(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None: ...
+
+
 class Request:
     """One request, as handlers see it."""
 
@@ -53,7 +63,7 @@ class Request:
         self.headers = headers
 
 
-Handler: TypeAlias = "Callable[[Request], Awaitable[Reply]]"
+Handler: TypeAlias = "Callable[[Request], Awaitable[Reply | Stream]]"
 
 
 class Resource:
@@ -103,25 +113,30 @@ class App:
         try:
             reply = await self._answer(scope, request)
         except ClientGone:
-            if self._log_requests:
-                self._log(scope, 499, started)  # as proxies call it: the client closed the request
+            self._log(scope, 499, started)  # as proxies call it: the client closed the request
             return
         except Exception:
             log.exception("a route failed: %s %s", request.method, _shown(scope))
             reply = _BROKEN
-        headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *reply.headers]
-        if reply.status == 204:
-            headers = list(reply.headers)
+        headers = list(reply.headers)
+        if isinstance(reply, Reply) and reply.status != 204:
+            headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *headers]
         if b"origin" in request.headers:
             headers += self._access.cors(request.headers)
         if self._closing() and scope["http_version"] in ("1.0", "1.1"):
             headers.append(_CLOSE)
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply.body})
-        if self._log_requests:
-            self._log(scope, reply.status, started)
+        status = reply.status
+        if isinstance(reply, Reply):
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": reply.body})
+        else:
+            try:
+                await reply.respond(send, headers)
+            except ClientGone:
+                status = 499
+        self._log(scope, status, started)
 
-    async def _answer(self, scope: Mapping[str, Any], request: Request) -> Reply:
+    async def _answer(self, scope: Mapping[str, Any], request: Request) -> Reply | Stream:
         refused = self._access.refusal(request.method, request.headers)
         if refused is not None:
             return Reply(403, encode({"detail": refused}))
@@ -160,6 +175,8 @@ class App:
         return resource if is_id(request.id) else _BAD_ID
 
     def _log(self, scope: Mapping[str, Any], status: int, started: float) -> None:
+        if not self._log_requests:
+            return
         level = logging.DEBUG if scope["raw_path"] == b"/health-check" else logging.INFO  # probes come often
         if access_log.isEnabledFor(level):
             taken = (time.perf_counter() - started) * 1000

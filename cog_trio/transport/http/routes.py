@@ -20,11 +20,13 @@ from cog_trio.input_validation import InvalidInput, MalformedInput
 from cog_trio.prediction import Prediction, WebhookEvent
 from cog_trio.service import AlreadyRunning, AtCapacity, NotReady
 from cog_trio.settings import Settings
+from cog_trio.stream import OtherRun, Subscription, TooManyFollowers
 from cog_trio.transport.http import wire
 from cog_trio.transport.http.access import Access, ClientGone, TooLarge, read_body
-from cog_trio.transport.http.asgi import NOT_FOUND, App, Headers, Reply, Request, Resource, Routes
+from cog_trio.transport.http.asgi import NOT_FOUND, App, Headers, Reply, Request, Resource, Routes, Stream
 from cog_trio.transport.http.families import FAMILIES, Family
 from cog_trio.transport.http.headers import is_json, preference, trace, wants_stream
+from cog_trio.transport.http.sse import EventStream
 
 if TYPE_CHECKING:
     from cog_trio.health import HealthSnapshot
@@ -33,6 +35,7 @@ _VARY: Final = (b"vary", b"accept, prefer")
 _ASYNC: Final = (_VARY, (b"preference-applied", b"respond-async"))
 _EMPTY: Final = Reply(200, b"{}")
 _UNKNOWN_ID: Final = Reply(404, b"{}")
+_NOTHING_MORE: Final = Reply(204, b"", (_VARY,))  # which tells an EventSource not to come again
 _NO_SCHEMA: Final = Reply(503, wire.encode({"error": "OpenAPI schema not available"}))
 _URLS: Final = {
     "openapi_url": "/openapi.json",
@@ -48,6 +51,8 @@ class Service(Protocol):
     def schema(self) -> bytes | None: ...
     @property
     def draining(self) -> bool: ...
+    @property
+    def streaming(self) -> bool: ...
     def health(self) -> HealthSnapshot: ...
     async def check_health(self) -> HealthSnapshot: ...
     def serves(self, mode: Mode) -> bool: ...
@@ -64,9 +69,11 @@ class Service(Protocol):
         events: frozenset[WebhookEvent] = ...,
         trace: Headers = (),
         watched: bool = False,
+        streamed: bool = False,
         mode: Mode = Mode.PREDICT,
     ) -> Prediction: ...
     def watch(self, prediction: Prediction) -> AbstractContextManager[None]: ...
+    def follow(self, prediction: Prediction, after: str | None = None) -> Subscription: ...
     def cancel(self, id: str) -> bool: ...
     def shutdown(self) -> None: ...
 
@@ -125,12 +132,12 @@ class Handlers:
     async def cancel(self, request: Request) -> Reply:
         return _EMPTY if self._service.cancel(request.id) else _UNKNOWN_ID
 
-    async def read(self, family: Family, request: Request) -> Reply:
+    async def read(self, family: Family, request: Request) -> Reply | Stream:
         prediction = self._service.find(request.id)
+        if request.method == "GET" and wants_stream(request.headers.get(b"accept", b"")):
+            return self._join(family, request, prediction)
         if prediction is None:
             return NOT_FOUND
-        if wants_stream(request.headers.get(b"accept", b"")):
-            return _no_streaming(family, request.id)
         wait = preference(request.headers.get(b"prefer", b"")).wait
         applied: Headers = ()
         if wait is not None:
@@ -140,7 +147,7 @@ class Handlers:
                     await _finish_or_leave(request, prediction)
         return Reply(200, prediction.snapshot(with_input=True), (_VARY, *applied))
 
-    async def create(self, family: Family, request: Request) -> Reply:
+    async def create(self, family: Family, request: Request) -> Reply | Stream:
         if not self._service.serves(family.mode):
             return _absent(family)
         try:
@@ -149,7 +156,7 @@ class Handlers:
             return Reply(refusal.status, wire.detail(refusal.faults))
         return await self._start(family, request, body, body.id)
 
-    async def put(self, family: Family, request: Request) -> Reply:
+    async def put(self, family: Family, request: Request) -> Reply | Stream:
         if not self._service.serves(family.mode):
             return _absent(family)
         try:
@@ -159,10 +166,10 @@ class Handlers:
         if body.id is not None and body.id != request.id:
             return Reply(422, wire.detail([wire.fault(["body", "id"], family.id_mismatch)]))
         running = self._service.running(request.id)
+        if wants_stream(request.headers.get(b"accept", b"")) and (running or _resumes(request)):
+            return self._join(family, request, running or self._service.find(request.id))
         if running is None:
             return await self._start(family, request, body, request.id)
-        if wants_stream(request.headers.get(b"accept", b"")):
-            return _no_streaming(family, request.id)
         if preference(request.headers.get(b"prefer", b"")).respond_async:
             return Reply(202, running.snapshot(with_input=True), _ASYNC)
         return await self._watch(request, running)
@@ -177,13 +184,15 @@ class Handlers:
             raise wire.BadBody(413, [wire.fault(["body"], wire.TOO_LARGE)]) from None
         return wire.decode_create(body) if body or kind else wire.Create()
 
-    async def _start(self, family: Family, request: Request, body: wire.Create, id: str | None) -> Reply:
+    async def _start(self, family: Family, request: Request, body: wire.Create, id: str | None) -> Reply | Stream:
         """Create a prediction and answer as the request prefers. From ``create`` to ``watch`` is no checkpoint."""
-        respond_async = preference(request.headers.get(b"prefer", b"")).respond_async
+        streamed = wants_stream(request.headers.get(b"accept", b""))
+        respond_async = not streamed and preference(request.headers.get(b"prefer", b"")).respond_async
         try:
-            if wants_stream(request.headers.get(b"accept", b"")):
+            if streamed:
                 self._service.admit(id)
-                return _no_streaming(family, id)
+                if not (family.streams and self._service.streaming):
+                    return _no_streaming(family, id)
             prediction = self._service.create(
                 id=id,
                 input=body.input_json,
@@ -192,6 +201,7 @@ class Handlers:
                 events=body.events,
                 trace=trace(request.headers),
                 watched=not respond_async,
+                streamed=streamed,
                 mode=family.mode,
             )
         except NotReady as refusal:
@@ -204,7 +214,27 @@ class Handlers:
             return Reply(400, wire.detail(wire.not_json(str(refusal)).faults), (_VARY,))
         if respond_async:
             return Reply(202, wire.accepted(prediction.id), _ASYNC)
+        if streamed:
+            return EventStream(request, prediction, self._service.follow(prediction))
         return await self._watch(request, prediction)
+
+    def _join(self, family: Family, request: Request, prediction: Prediction | None) -> Reply | Stream:
+        """Follow a prediction that is there already, from where the client left off; it never starts one (D11)."""
+        if prediction is None:
+            return _refuse(404, wire.GONE, request.id)
+        if not (family.streams and self._service.streaming) or prediction.mode is not family.mode:
+            return _no_streaming(family, request.id)
+        after = request.headers.get(b"last-event-id", b"").decode("latin-1").strip()
+        try:
+            subscription = self._service.follow(prediction, after or None)
+        except OtherRun:
+            return _refuse(409, wire.OTHER_RUN, request.id)
+        except TooManyFollowers:
+            return _refuse(429, wire.TOO_MANY_FOLLOWERS, request.id)
+        if subscription.over:
+            subscription.close()
+            return _NOTHING_MORE
+        return EventStream(request, prediction, subscription)
 
     async def _watch(self, request: Request, prediction: Prediction) -> Reply:
         with self._service.watch(prediction):
@@ -217,8 +247,17 @@ def _absent(family: Family) -> Reply:
 
 
 def _no_streaming(family: Family, id: str | None) -> Reply:
-    body = {"error": family.no_streaming}
-    return Reply(406, wire.encode(body if id is None else {**body, "id": id}), (_VARY,))
+    return _refuse(406, family.no_streaming, id)
+
+
+def _refuse(status: int, text: str, id: str | None) -> Reply:
+    body = {"error": text}
+    return Reply(status, wire.encode(body if id is None else {**body, "id": id}), (_VARY,))
+
+
+def _resumes(request: Request) -> bool:
+    """It goes on with a stream that it had before."""
+    return bool(request.headers.get(b"last-event-id", b"").strip())
 
 
 async def _finish_or_leave(request: Request, prediction: Prediction) -> None:

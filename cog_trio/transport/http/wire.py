@@ -30,6 +30,9 @@ TOO_LARGE: Final = "Failed to buffer the request body: length limit exceeded"
 WRONG_TYPE: Final = "Expected request with `Content-Type: application/json`"
 BAD_ID: Final = f"must be 1 to {MAX_ID} bytes without control characters"
 BAD_WEBHOOK: Final = "must be an absolute http or https URL"
+GONE: Final = "Prediction not found"
+OTHER_RUN: Final = "Last-Event-ID names no event of this run"
+TOO_MANY_FOLLOWERS: Final = "Too many stream subscribers"
 NOT_UTF8: Final = "Invalid URL: Invalid UTF-8 in `id`"
 
 _NAMES: Final = {dict: "map", list: "sequence", str: "string", int: "integer", float: "floating point"}

@@ -14,9 +14,10 @@ import trio.testing
 
 from cog_trio.bridge.protocol import Mode
 from cog_trio.health import HealthSnapshot
-from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent
+from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, WebhookEvent
 from cog_trio.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
 from cog_trio.settings import Settings
+from cog_trio.stream import Subscription
 from cog_trio.transport.http.connection import App, serve_connection
 from cog_trio.transport.http.routes import make_app
 from cog_trio.transport.http.server import ServerState
@@ -119,6 +120,8 @@ class FakeService:
     calls: list[dict[str, Any]] = field(default_factory=list)
     shutdowns: int = 0
     refusal: Exception | None = None  # what create raises
+    streaming: bool = False
+    history: int = 1024  # events
     modes: set[Mode] = field(default_factory=lambda: {Mode.PREDICT})
     created: trio.Event = field(default_factory=trio.Event)
 
@@ -150,7 +153,9 @@ class FakeService:
         context: dict[str, str] | None = None,
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
+        trace: tuple[tuple[bytes, bytes], ...] = (),
         watched: bool = False,
+        streamed: bool = False,
         mode: Mode = Mode.PREDICT,
     ) -> Prediction:
         self.admit(id)
@@ -164,14 +169,23 @@ class FakeService:
             {"id": id, "input": input, "context": context, "webhook": webhook, "events": events, "watched": watched}
         )
         name = id if id is not None else f"pred_{len(self.calls)}"
-        prediction = Prediction(name, input=input or b"{}", watched=watched, mode=mode)
+        prediction = Prediction(
+            name,
+            input=input or b"{}",
+            watched=watched,
+            streamed=streamed,
+            run=f"run{len(self.calls)}",
+            history=self.history,
+            mode=mode,
+            trace=trace,
+        )
         self.predictions[name] = prediction
         self.created.set()
         return prediction
 
     def finish(self, id: str, fact: Fact = Fact.RETURNED) -> None:
         prediction = self.predictions.pop(id)
-        if fact is Fact.RETURNED:
+        if fact is Fact.RETURNED and prediction.status is Status.STARTING:
             prediction.dispatched()
         prediction.finish(Outcome(fact, "ValueError: boom" if fact is Fact.RAISED else None))
         self.finished[id] = prediction
@@ -183,9 +197,15 @@ class FakeService:
             yield
         finally:
             prediction.watchers -= 1
-            if prediction.watched and not prediction.watchers and not prediction.terminal:
-                prediction.cancel()
-                self.finish(prediction.id, Fact.CUT)
+            self._left(prediction)
+
+    def follow(self, prediction: Prediction, after: str | None = None) -> Subscription:
+        return prediction.history.follow(after, lambda: self._left(prediction))
+
+    def _left(self, prediction: Prediction) -> None:
+        if prediction.forsaken:
+            prediction.cancel()
+            self.finish(prediction.id, Fact.CUT)
 
     def cancel(self, id: str) -> bool:
         if id not in self.predictions:
