@@ -1,4 +1,4 @@
-"""What the request headers ask for: Prefer (RFC 7240), Accept (RFC 9110), Content-Type.
+"""What the request headers ask for: Prefer (RFC 7240), Accept (RFC 9110), Content-Type, trace context (W3C).
 
 Pure functions over header values; lines of one name come joined by commas. Clients repeat themselves, so the
 answers are remembered.
@@ -7,11 +7,14 @@ answers are remembered.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 _SPLIT: Final = {mark: re.compile(rf'((?:[^{mark}"]|"(?:[^"\\]|\\.)*"?)*){mark}?') for mark in ",;"}
 _JSON: Final = re.compile(r"application/(?:json|[^\s/]+\+json)", re.IGNORECASE)
+_TRACE: Final = (b"traceparent", b"tracestate")
+_VISIBLE: Final = re.compile(rb"[!-~](?:[\t -~]*[!-~])?")
 _MAX_WAIT: Final = 10**6  # seconds; a larger wish is the same as this one
 
 
@@ -87,3 +90,9 @@ def _quality(text: str) -> float:
 def is_json(value: bytes) -> bool:
     """Whether a Content-Type is JSON: ``application/json`` or ``application/*+json``, whatever its parameters."""
     return _JSON.fullmatch(value.decode("latin-1").partition(";")[0].strip()) is not None
+
+
+def trace(headers: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    """The headers of the trace that a request belongs to, as they came; what no header of ours could carry is left."""
+    found = ((name, headers.get(name, b"")) for name in _TRACE)
+    return tuple((name, value) for name, value in found if _VISIBLE.fullmatch(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cog_trio.transport.http.headers import Preference, is_json, preference, wants_stream
+from cog_trio.transport.http.headers import Preference, is_json, preference, trace, wants_stream
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,16 @@ def test_is_json() -> None:
     assert not is_json(b"application/+json")
     assert not is_json(b"application/jsonp")
     assert not is_json(b"text/json")
+
+
+def test_trace_context_is_taken_verbatim() -> None:
+    parent, state = b"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", b"congo=t61rcWkgMzE, rojo=00f067aa0ba902b7"
+    headers = {b"tracestate": state, b"accept": b"*/*", b"traceparent": parent}
+    assert trace(headers) == ((b"traceparent", parent), (b"tracestate", state))
+    assert trace({b"tracestate": state}) == ((b"tracestate", state),)
+    assert trace({}) == ()
+
+
+@pytest.mark.parametrize("value", [b"", b" a", b"a ", b"a\x7fb", b"a\xffb", b"a\r\nb: c"])
+def test_trace_context_that_no_header_can_carry_is_left(value: bytes) -> None:
+    assert trace({b"traceparent": value}) == ()

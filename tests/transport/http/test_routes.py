@@ -38,6 +38,13 @@ async def ask(client: Client, method: str, path: str, body: object = b"", *heade
     return await client.request(method, path, raw, *headers)
 
 
+async def test_trace_context_goes_with_the_prediction(client: Client, service: FakeService) -> None:
+    headers = ("traceparent: 00-0AF7-b7ad-01", "tracestate: a=b, c=d", "tracestate: e=f")
+    await ask(client, "POST", "/predictions", {"id": "p"}, JSON, ASYNC, *headers)
+    trace = service.predictions["p"].trace
+    assert trace == ((b"traceparent", b"00-0AF7-b7ad-01"), (b"tracestate", b"a=b, c=d, e=f"))
+
+
 # Routes (spec 1).
 
 
