@@ -121,6 +121,7 @@ class FakeWorker:
         self.healthcheck = healthcheck
         self.document = document if document is not None else {"openapi": "3.0.2", "paths": {}}
         self.inputs: Inputs | None = Inputs("Input")
+        self.train_inputs: Inputs | None = None
         self.wire = Wire()  # the control channel
         self.slots = [Wire()]
         self.status: int | None = None
@@ -225,6 +226,7 @@ class FakeWorker:
                 streaming=False,
                 versions={"python": "3.11.0", "python_sdk": "0.0.0"},
                 pid=1,
+                train_inputs=self.train_inputs,
             )
         )
 

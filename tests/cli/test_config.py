@@ -43,6 +43,28 @@ def test_folder_is_served_as_its_cog_yaml_says(folder: Path, model: str) -> None
     assert (target.folder, target.predict, target.train) == (folder, "predict.py:Runner", "predict.py:train")
 
 
+def test_train_alone(folder: Path) -> None:
+    _yaml(folder, "run: predict.py:Runner\ntrain: deep/er/model.py:train\n")
+    target = find(".", train_only=True)
+    assert (target.folder, target.predict, target.train) == (folder, None, "deep/er/model.py:train")
+    target = find("predict.py:Trainer", train_only=True)
+    assert (target.folder, target.predict, target.train) == (folder, None, "predict.py:Trainer")
+
+
+@pytest.mark.parametrize(
+    ("text", "train_only", "words"),
+    [
+        ("run: predict.py\n", True, "names no training"),
+        ("build: {}\n", False, "names no model"),
+        ("run: predict.py\ntrain: gone.py:train\n", False, "gone.py"),
+    ],
+)
+def test_what_cog_yaml_does_not_name(folder: Path, text: str, train_only: bool, words: str) -> None:
+    _yaml(folder, text)
+    with pytest.raises(BadModel, match=words):
+        find(".", train_only=train_only)
+
+
 def test_predict_is_the_older_spelling(folder: Path) -> None:
     config = load(_yaml(folder, "predict: predict.py:Predictor\n"))
     assert config.predict == "predict.py:Predictor"

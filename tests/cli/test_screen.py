@@ -53,3 +53,10 @@ def test_model_without_inputs() -> None:
     text = render("http://127.0.0.1:1", "m.py", {})
     assert "Inputs" not in text
     assert """-d '{"input": {}}'""" in text
+
+
+def test_trainings_alone_are_shown_at_their_own_address() -> None:
+    fields = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "x-order": 0}}}
+    text = render("http://127.0.0.1:1", "train.py", {"components": {"schemas": {"TrainingInput": fields}}})
+    assert "text  string, required" in text
+    assert "http://127.0.0.1:1/trainings -H" in text
