@@ -32,7 +32,7 @@ from cog_trio.health import Health, State
 from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
 from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
-from cog_trio.settings import Settings
+from cog_trio.settings import Settings, worker_variables
 from cog_trio.spawn import WorkerProcess, spawn
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Backend:
         self._life.shield = True
         try:
             with self._life:
-                await self._serve(spawn(cwd) if worker is None else worker, init)
+                await self._serve(worker or spawn(cwd, worker_variables(self._settings)), init)
         except SetupFailed as error:
             self._lose(str(error))
         except OSError as error:

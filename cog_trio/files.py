@@ -1,4 +1,4 @@
-"""The parent's files: temporary folders, spilled inputs, and outputs that a run hands over as files.
+"""The parent's files: temporary folders, spilled inputs, the readiness file. What a run puts out is in outputs.py.
 
 One base folder a service, mode 0700, with a random name; inside it one folder a run, also with a random name:
 no path is ever built from a prediction's id. A run's folder is made by whoever needs it first (we for a spilled
@@ -15,27 +15,21 @@ the model's. A file that can't be read fails its prediction and is named.
 
 from __future__ import annotations
 
-import binascii
 import fcntl
-import json
 import logging
-import mimetypes
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, BinaryIO, Final
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 import msgspec
 import trio
 
-from cog_trio.bridge.protocol import MAX_INLINE, FileOutput, FileOutputKind, Spilled
-from cog_trio.prediction import Prediction
+from cog_trio.bridge.protocol import MAX_INLINE, Spilled
 
 log = logging.getLogger("cog_trio.files")
 
@@ -43,10 +37,7 @@ PREFIX: Final = "cog-trio-"
 SWEEP_AGE: Final = 60.0  # seconds; a younger base may not have its lock yet
 REMOVE_GRACE: Final = 10.0  # seconds that removing a folder may hold up a reply, or the exit
 READERS: Final = 4  # files read at once, over all predictions
-CHUNK: Final = 3 * 2**20  # bytes a read; a multiple of 3, so that pieces of base64 can be joined
 ENVELOPE: Final = 2**16  # bytes that a Predict needs beside input and context, at most
-ENCODINGS: Final = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
-TYPES: Final = {".webp": "image/webp", ".avif": "image/avif", ".jpg": "image/jpeg", ".md": "text/markdown"}
 
 
 class Workspace:
@@ -191,114 +182,6 @@ async def spill(folder: str, input: bytes, context: dict[str, str]) -> str:
 
     await trio.to_thread.run_sync(write)
     return path
-
-
-# Outputs.
-
-
-class OutputFiles:
-    """The files that one run hands over. ``start`` starts the reading task; it is called at the first file."""
-
-    def __init__(self, prediction: Prediction, folder: str, workspace: Workspace, start: Callable[..., Any]) -> None:
-        self._prediction = prediction
-        self._folder = folder
-        self._workspace = workspace
-        self._start = start
-        self._queue: deque[tuple[int, FileOutput]] = deque()  # names only; the model is slowed by its own output
-        self._idle: trio.Event | None = None  # set while nothing is being read; None: there never was a file
-        self.error: str | None = None  # of the first file that could not be read: Type: text
-
-    def announce(self, file: FileOutput) -> None:
-        """A file is ready to be read: keep its place and start on it."""
-        self._queue.append((self._prediction.reserve_output(), file))
-        if self._idle is None or self._idle.is_set():
-            self._idle = trio.Event()
-            self._start(self._read, self._idle)
-
-    async def settled(self) -> None:
-        """Wait until every file so far has been read, or has failed. Cancellation: the reading goes on."""
-        if self._idle is not None:
-            await self._idle.wait()
-
-    async def _read(self, idle: trio.Event) -> None:
-        try:
-            while self._queue:
-                index, file = self._queue.popleft()
-                try:
-                    raw = await trio.to_thread.run_sync(
-                        load_output, file, self._folder, limiter=self._workspace.readers
-                    )
-                except (OSError, ValueError) as error:
-                    self.error = self.error or f"{type(error).__name__}: {error}"
-                else:
-                    if not self._prediction.terminal:
-                        self._prediction.fill_output(index, raw)
-        finally:
-            if self._queue:  # only when the whole service is being cancelled
-                self.error = self.error or "the service stopped before the output files were read"
-                self._queue.clear()
-            idle.set()
-
-
-def load_output(file: FileOutput, folder: str) -> msgspec.Raw:
-    """Read one file (blocking): a spilled JSON value as it is, any other as a data URL.
-
-    Raises:
-      OSError: if it is missing, unreadable or no regular file; the text names it.
-      ValueError: if a spilled value is no JSON.
-    """
-    if file.kind.type is FileOutputKind.FILE:
-        return data_url(file.filename, file.mime_type)
-    try:
-        with _open_regular(file.filename) as stream:
-            data = stream.read()
-    finally:
-        if os.path.dirname(file.filename) == folder:  # the worker's runtime made it; nothing else is ours to delete
-            _unlink(file.filename)
-    try:
-        data.decode("utf-8")
-        return msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"the worker spilled a value that is no JSON: {error}") from error
-
-
-def data_url(path: str, mime_type: str | None = None) -> msgspec.Raw:
-    """A file as a JSON string with a data URL (blocking); at no time are there two whole copies of it.
-
-    Raises:
-      OSError: if it is missing, unreadable or no regular file; the text names it.
-    """
-    mime = json.dumps(mime_type or guess_mime(path))[1:-1]
-    with _open_regular(path) as stream:
-        out = bytearray(f'"data:{mime};base64,'.encode())
-        while chunk := stream.read(CHUNK):
-            out += binascii.b2a_base64(chunk, newline=False)
-    out += b'"'
-    return msgspec.Raw(out)
-
-
-def guess_mime(path: str) -> str:
-    """The media type that a file's name says; ``application/octet-stream`` when it says nothing."""
-    extension = os.path.splitext(path)[1].lower()
-    if (known := TYPES.get(extension)) is not None:
-        return known
-    guessed, encoding = mimetypes.guess_type(f"x{extension}", strict=False)  # a whole name could look like a URL
-    if encoding is not None:
-        return ENCODINGS.get(encoding, "application/octet-stream")
-    return guessed or "application/octet-stream"
-
-
-@contextmanager
-def _open_regular(path: str) -> Iterator[BinaryIO]:
-    """Open for reading without ever waiting: a pipe or device that a name leads to is refused."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"not a regular file: {path!r}")
-        with open(descriptor, "rb", closefd=False) as stream:
-            yield stream
-    finally:
-        os.close(descriptor)
 
 
 def _unlink(path: str) -> None:

@@ -52,7 +52,7 @@ def lost(cause: str) -> Outcome:
 class Flight:
     """One run; made by the orchestrator only."""
 
-    __slots__ = ("_files", "_waiter", "announced", "outcome", "prediction", "proof", "run", "settled", "slot")
+    __slots__ = ("_due", "_files", "_waiter", "announced", "outcome", "prediction", "proof", "run", "settled", "slot")
 
     def __init__(self, slot: SlotId, run: int, prediction: Prediction, files: FileTaker) -> None:
         self.slot = slot
@@ -62,6 +62,7 @@ class Flight:
         self.outcome: Outcome | None = None
         self.proof: SlotIdle | None = None
         self._files = files
+        self._due = 0  # files inside the last item that have not come yet
         self.settled = False  # the slot is idle or lost
         self._waiter: trio.lowlevel.Task | None = None
 
@@ -85,12 +86,18 @@ class Flight:
         """
         if self.outcome is not None:
             raise ProtocolBroken(f"{type(frame).__name__} after the end of its run")
+        if self._due:
+            self._take_inner(frame)
+            return
         match frame:
             case OutputChunk():
                 self._check_index(frame)
-                self.prediction.add_output(frame.output)
+                if frame.files:
+                    self._announce(frame)
+                else:
+                    self.prediction.add_output(frame.output)
             case LogLine():
-                self.prediction.append_log(frame.data)
+                self.prediction.append_log(frame.data, frame.source)
             case Done():
                 self.check_name(frame)
                 self.end(Outcome(Fact.RETURNED, is_stream=frame.is_stream))
@@ -104,14 +111,28 @@ class Flight:
                 self.prediction.record_metric(frame.name, frame.value, frame.mode)
             case FileOutput():
                 self._check_index(frame)
-                self.announced = True
-                self._files.announce(frame)
+                self._announce(frame)
             case ProtocolVersion():
                 raise ProtocolBroken("ProtocolVersion in the middle of a run")
             case _:
                 assert_never(frame)
 
+    def _announce(self, item: OutputChunk | FileOutput) -> None:
+        self.announced = True
+        self._due = item.files
+        self._files.announce(item)
+
+    def _take_inner(self, frame: SlotResponse) -> None:
+        """One of the files inside the last item: nothing else may come before all of them are there."""
+        index = self.prediction.next_index - 1
+        if not isinstance(frame, FileOutput) or frame.place is None or frame.index != index:
+            raise ProtocolBroken(f"{type(frame).__name__} where a file inside output {index} is due")
+        self._due -= 1
+        self._files.announce(frame)
+
     def _check_index(self, frame: OutputChunk | FileOutput) -> None:
+        if isinstance(frame, FileOutput) and frame.place is not None:
+            raise ProtocolBroken(f"a file inside output {frame.index}, which has room for none")
         if frame.index != self.prediction.next_index:
             raise ProtocolBroken(f"output {frame.index} came where output {self.prediction.next_index} is due")
 

@@ -25,10 +25,11 @@ import trio
 
 from cog_trio.backend import UNKNOWN, Backend
 from cog_trio.bridge.protocol import Init, Json, Mode
-from cog_trio.files import OutputFiles, Workspace, keep_ready_file, needs_spill, spill
+from cog_trio.files import Workspace, keep_ready_file, needs_spill, spill
 from cog_trio.health import HealthSnapshot
 from cog_trio.keeping import Keeper
 from cog_trio.orchestrator import Orchestrator
+from cog_trio.outputs import OutputFiles
 from cog_trio.permit.slot import Job, PredictionSlot
 from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent
 from cog_trio.refusals import AlreadyRunning, AtCapacity, NotOffered, NotReady, Rejected, not_ready
@@ -36,6 +37,7 @@ from cog_trio.retained import Retained
 from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess
 from cog_trio.stream import OtherRun, Subscription, TooManyFollowers
+from cog_trio.upload import Target
 from cog_trio.webhook import Webhooks
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class PredictionService:
     ) -> None:
         self.settings = settings
         self._workspace = workspace
+        self._target = Target(settings.upload_url, settings.upload_timeout) if settings.upload_url else None
         self._nursery = nursery
         self._now = now
         self._worker = Backend(settings, nursery, now)
@@ -285,7 +288,7 @@ class PredictionService:
     ) -> None:
         prediction = slot.prediction
         folder = self._workspace.run_folder()
-        files = OutputFiles(prediction, folder, self._workspace, self._nursery.start_soon)
+        files = OutputFiles(prediction, folder, self._workspace, self._nursery.start_soon, target=self._target)
         outcome = CUT  # stands when the cancellation comes before anything was sent, or while files are read
         try:
             with prediction.scope:

@@ -11,149 +11,45 @@ at import: ``read`` takes the environment as an argument.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cog_trio.parsers import (
+    COUNT,
+    DENIAL,
+    FORMAT,
+    GRACE,
+    HOST_PATTERN,
+    KEPT,
+    LEVEL,
+    LEVELS,
+    ORIGIN,
+    PATH,
+    PORT,
+    SECONDS,
+    SIGNING_SECRET,
+    SIZE,
+    SLOTS,
+    SOME,
+    TEXT,
+    TOKEN,
+    TRUTH,
+    UPLOAD_URL,
+    WHOLE_SECONDS,
+    Parser,
+)
+from cog_trio.parsers import FALSE as FALSE
+from cog_trio.parsers import TRUE as TRUE
+
 READY_FILE: Final = "/var/run/cog/ready"  # Cog's readiness file, written under Kubernetes
 CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}  # D37
-LEVELS: Final[Mapping[str, str]] = {
-    "debug": "debug",
-    "info": "info",
-    "warn": "warning",
-    "warning": "warning",
-    "error": "error",
-}
 RUST_LEVELS: Final[Mapping[str, str]] = {**LEVELS, "trace": "debug"}
-UNITS: Final[Mapping[str, int]] = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-TRUE: Final = ("true", "1", "yes", "on")
-FALSE: Final = ("false", "0", "no", "off")
-MAX_SLOTS: Final = 10_000  # descriptors: one socket a slot on each side
-MAX_SECONDS: Final = 10**9  # keeps sums of deadlines finite
 
 
 class BadSetting(ValueError):
     """A flag or variable has a value that can't be used; the text is one line for the user."""
-
-
-@dataclass(frozen=True)
-class Parser:
-    """How the text of a setting becomes its value: ``call`` raises ``ValueError`` with what was expected."""
-
-    metavar: str
-    call: Callable[[str], Any]
-
-
-def _expect(text: str) -> ValueError:
-    return ValueError(f"expected {text}")
-
-
-def _text(value: str) -> str:
-    if not value or not value.isprintable():
-        raise _expect("a text")
-    return value
-
-
-def _whole(low: int, high: int, what: str) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        if re.fullmatch(r"\+?[0-9]{1,18}", value) and low <= int(value) <= high:
-            return int(value)
-        raise _expect(what)
-
-    return parse
-
-
-def _seconds(*, zero: bool) -> Callable[[str], float]:
-    def parse(value: str) -> float:
-        what = "seconds, 0 or more" if zero else "seconds, more than 0"
-        if not re.fullmatch(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)", value):
-            raise _expect(what)
-        number = float(value)
-        if not math.isfinite(number) or number > MAX_SECONDS or (number == 0 and not zero):
-            raise _expect(what)
-        return number
-
-    return parse
-
-
-def _size(low: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        match = re.fullmatch(r"([0-9]{1,18}) ?(|KiB|MiB|GiB)", value, re.IGNORECASE)
-        if match is None or (size := int(match[1]) * UNITS[match[2].upper()]) < low:
-            raise _expect(f"bytes, {low} or more (KiB, MiB and GiB are understood)")
-        return size
-
-    return parse
-
-
-def _truth(value: str) -> bool:
-    if value.lower() in TRUE:
-        return True
-    if value.lower() in FALSE:
-        return False
-    raise _expect("true or false")
-
-
-def _denial(value: str) -> bool:
-    return not _truth(value)
-
-
-def _level(value: str) -> str:
-    try:
-        return LEVELS[value.lower()]
-    except KeyError:
-        raise _expect("debug, info, warning or error") from None
-
-
-def _format(value: str) -> str:
-    if value in ("console", "json"):
-        return value
-    raise _expect("console or json")
-
-
-def _token(value: str) -> str:
-    if re.fullmatch(r"([!-~]([ -~]*[!-~])?)?", value):
-        return value
-    raise _expect("printable ASCII without blanks at its ends")
-
-
-def _signing_secret(value: str) -> str:
-    try:
-        if base64.b64decode(value.removeprefix("whsec_"), validate=True):
-            return value
-    except ValueError:
-        pass
-    raise _expect("base64, with or without whsec_ in front")
-
-
-def _origin(value: str) -> str:
-    if re.fullmatch(r"https?://[^/?#@\s]+", value, re.IGNORECASE):
-        return value.lower()
-    raise _expect("an origin like https://example.org:8080")
-
-
-TEXT: Final = Parser("TEXT", _text)
-PATH: Final = Parser("PATH", _text)
-PORT: Final = Parser("PORT", _whole(0, 65535, "a port from 0 to 65535"))
-SLOTS: Final = Parser("N", _whole(1, MAX_SLOTS, f"a whole number from 1 to {MAX_SLOTS}"))
-COUNT: Final = Parser("N", _whole(0, 10**9, "a whole number, 0 or more"))
-SOME: Final = Parser("N", _whole(1, 10**9, "a whole number, 1 or more"))
-SECONDS: Final = Parser("SECONDS", _seconds(zero=False))
-GRACE: Final = Parser("SECONDS", _seconds(zero=True))
-WHOLE_SECONDS: Final = Parser("SECONDS", _whole(1, MAX_SECONDS, "whole seconds, 1 or more"))
-SIZE: Final = Parser("BYTES", _size(1))
-KEPT: Final = Parser("BYTES", _size(0))
-TRUTH: Final = Parser("BOOL", _truth)
-DENIAL: Final = Parser("BOOL", _denial)
-LEVEL: Final = Parser("LEVEL", _level)
-FORMAT: Final = Parser("FORMAT", _format)
-ORIGIN: Final = Parser("ORIGIN", _origin)
-TOKEN: Final = Parser("TOKEN", _token)
-SIGNING_SECRET: Final = Parser("SECRET", _signing_secret)
 
 
 @dataclass(frozen=True)
@@ -228,8 +124,28 @@ class Settings:
         bare=True,
         container=True,
     )
+    upload_url: str | None = _row(
+        None,
+        "--upload-url",
+        UPLOAD_URL,
+        "where output files are put, by `PUT` to this URL and their names; without it they become data URLs",
+        container=True,
+        secret=True,
+    )
+    upload_timeout: float = _row(
+        25.0, "--upload-timeout", SECONDS, "seconds without progress until one of three tries of an upload is given up"
+    )
     download_limit: int | None = _row(None, "--download-limit", SIZE, "bytes of one input that is fetched from a URL")
-    download_timeout: float = _row(600.0, "--download-timeout", SECONDS, "seconds in all for one input from a URL")
+    download_timeout: float = _row(600.0, "--download-timeout", SECONDS, "seconds in all for the inputs from URLs")
+    input_hosts: tuple[str, ...] = _row(
+        (),
+        "--input-hosts",
+        HOST_PATTERN,
+        "hosts that inputs may be fetched from: names, `*.domain`, addresses, networks, `public` (neither loopback, "
+        "link-local nor private); may be repeated",
+        shown="all",
+        many=True,
+    )
     body_limit: int = _row(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
     log_limit: int = _row(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
     stream_grace: float = _row(
@@ -366,6 +282,8 @@ def worker_variables(settings: Settings) -> dict[str, str]:
     variables = {"COG_TRIO_DOWNLOAD_TIMEOUT": repr(settings.download_timeout)}
     if settings.download_limit is not None:
         variables["COG_TRIO_DOWNLOAD_LIMIT"] = str(settings.download_limit)
+    if settings.input_hosts:
+        variables["COG_TRIO_INPUT_HOSTS"] = ",".join(settings.input_hosts)
     return variables
 
 

@@ -15,6 +15,7 @@ from cog_trio.bridge.protocol import (
     FileOutput,
     FileOutputKind,
     Init,
+    OutputChunk,
     Predict,
 )
 from cog_trio.control import Event
@@ -38,9 +39,10 @@ class Files:
         self.announced: list[str] = []
         self.taken = trio.Event()
 
-    def announce(self, file: FileOutput) -> None:
-        self.announced.append(file.filename)
-        self.prediction.reserve_output()
+    def announce(self, item: OutputChunk | FileOutput) -> None:
+        self.announced.append(item.filename if isinstance(item, FileOutput) else "")
+        if isinstance(item, OutputChunk) or item.place is None:
+            self.prediction.reserve_output()
 
     async def settled(self) -> None:
         await self.taken.wait()

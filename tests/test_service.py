@@ -938,7 +938,7 @@ async def test_b21_what_the_block_raises_comes_out_bare(autojump_clock: Clock) -
 
 
 async def test_b21_a_fault_of_ours_is_one_named_error(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     async with open_fake_worker() as worker:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cog_trio import settings
+from cog_trio import parsers, settings
 from cog_trio.settings import OPTIONS, BadSetting, Settings, read
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
@@ -205,5 +205,5 @@ def test_model_variables() -> None:
 
 def test_all_seconds_are_finite() -> None:
     for option in OPTIONS:
-        if option.parser in (settings.SECONDS, settings.GRACE):
+        if option.parser in (parsers.SECONDS, parsers.GRACE):
             assert math.isfinite(option.parser.call("999999999"))

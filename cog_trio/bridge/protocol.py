@@ -29,6 +29,7 @@ MAX_LOG_LINE: Final = 4 * 2**20  # bytes of a user's line, the notice included (
 MAX_LOG_PIECE: Final = 2**20  # bytes of one log message after encoding (spec/worker.md W19)
 MAX_ERROR: Final = 64 * 2**10  # bytes of an error text (spec/worker.md W19)
 MAX_METRIC: Final = 2**20  # bytes of one metric's value; beyond it ValueError in user code
+DOWNLOADS: Final = "inputs"  # in a run's folder: the files that the worker fetched for its inputs
 TRUNCATED: Final = "[**** LOG LINE TRUNCATED AT 4 MiB ****]"
 
 
@@ -290,6 +291,7 @@ class LogLine(FromSlot, frozen=True, tag="log_line"):
 class OutputChunk(FromSlot, frozen=True, tag="output_chunk"):
     output: msgspec.Raw
     index: int  # place in the final output, files counted too (W50)
+    files: int = 0  # this many FileOutputs of the same index follow at once: files inside this value (W51)
 
 
 class FileKind(msgspec.Struct, frozen=True):
@@ -299,10 +301,14 @@ class FileKind(msgspec.Struct, frozen=True):
 
 
 class FileOutput(FromSlot, frozen=True, tag="file_output"):
+    """A file that is an item of its own; with ``place`` one inside the item that came just before."""
+
     filename: str  # absolute
     kind: FileKind
     index: int
     mime_type: str | None = None
+    files: int = 0  # of an oversized value: as in OutputChunk
+    place: int | None = None  # byte of the item's JSON where a null stands for this file; they come in rising order
 
 
 class Metric(FromSlot, frozen=True, tag="metric"):

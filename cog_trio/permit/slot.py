@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from cog_trio.bridge.protocol import FileOutput
+from cog_trio.bridge.protocol import FileOutput, OutputChunk
 from cog_trio.permit.pool import PermitInUse
 from cog_trio.prediction import Prediction
 
@@ -37,8 +37,11 @@ class Job:
 class FileTaker(Protocol):
     """Takes the files of one run."""
 
-    def announce(self, file: FileOutput) -> None:
-        """A file has come, at the prediction's ``next_index``: keep its place in the output, start to read."""
+    def announce(self, item: OutputChunk | FileOutput) -> None:
+        """A file has come, or a value with files inside, at the prediction's ``next_index``: keep its place.
+
+        A file with a ``place`` is one of those inside the item before it. Reading starts at once.
+        """
 
     async def settled(self) -> None:
         """Wait until all announced files are read or given up; a bad file raises nothing here."""

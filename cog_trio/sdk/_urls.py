@@ -12,13 +12,16 @@ import io
 import mimetypes
 import os
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
+
+from cog_trio.urls import shown_url
 
 from . import mimetypes_ext
 
 if TYPE_CHECKING:
+    import httpx
     from typing_extensions import Buffer
 
 FILENAME_ILLEGAL_CHARS: Final = frozenset("\u0000/")
@@ -84,6 +87,18 @@ def decode_data_url(url: str) -> bytes:
         raise ValueError(f"the data: URL is not valid base64: {error}") from None
 
 
+def _open_client(step_timeout: float) -> httpx.Client:
+    import httpx
+
+    agent = os.environ.get("COG_USER_AGENT")
+    headers = {"User-Agent": agent} if agent else None
+    return httpx.Client(timeout=step_timeout, follow_redirects=True, headers=headers)
+
+
+open_client: Callable[[float], httpx.Client] = _open_client
+"""What a `URLFile` asks for a client; a worker puts in its own, which knows what may be fetched."""
+
+
 class _Body(io.RawIOBase):
     """The decoded body of a running httpx response, as raw bytes to read from."""
 
@@ -107,6 +122,14 @@ class _Body(io.RawIOBase):
         return count
 
 
+def _raise_status(response: httpx.Response, url: str) -> None:
+    """As ``raise_for_status``, whose text has the URL with password and signature."""
+    import httpx
+
+    text = f"the server answered {response.status_code} {response.reason_phrase}".rstrip()
+    raise httpx.HTTPStatusError(f"{text} ({shown_url(url)})", request=response.request, response=response)
+
+
 class URLFile(io.IOBase):
     """A file object over an http(s) URL; the request is made when it is first read.
 
@@ -117,7 +140,7 @@ class URLFile(io.IOBase):
 
     def __init__(self, url: str, filename: str | None = None) -> None:
         if url_scheme(url) not in ("http", "https"):
-            raise ValueError(f"URLFile requires an http or https URL, got {url[:200]!r}")
+            raise ValueError(f"URLFile requires an http or https URL, got {shown_url(url)!r}")
         self.url = url
         self.name = get_filename(url) if filename is None else filename
         self._body: io.BufferedReader | None = None
@@ -131,14 +154,11 @@ class URLFile(io.IOBase):
         return self._body
 
     def _request(self) -> io.BufferedReader:
-        import httpx
-
-        agent = os.environ.get("COG_USER_AGENT")
         with ExitStack() as resources:
-            client = resources.enter_context(httpx.Client(timeout=FETCH_TIMEOUT, follow_redirects=True))
-            headers = {"User-Agent": agent} if agent else None
-            response = resources.enter_context(client.stream("GET", self.url, headers=headers))
-            response.raise_for_status()
+            client = resources.enter_context(open_client(FETCH_TIMEOUT))
+            response = resources.enter_context(client.stream("GET", self.url))
+            if response.status_code >= 400:
+                _raise_status(response, self.url)
             self._resources = resources.pop_all()
         return io.BufferedReader(_Body(response.iter_bytes()), buffer_size=2**16)
 
@@ -177,7 +197,7 @@ class URLFile(io.IOBase):
             self.close()
 
     def __repr__(self) -> str:
-        return f"<URLFile {self.name!r} from {self.url[:200]!r}>"
+        return f"<URLFile {self.name!r} from {shown_url(self.url)!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._body is not None:

@@ -14,6 +14,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Iterator, TypeVar, Union, cast  # noqa: UP035 - models see typing's
 
+from cog_trio.urls import shown_url
+
 from ._legacy_types import LEGACY, legacy
 from ._urls import (
     FILENAME_ILLEGAL_CHARS,
@@ -160,7 +162,7 @@ class URLPath(Path):
         return self.source
 
     def __repr__(self) -> str:
-        return f"URLPath({self.source[:200]!r})"
+        return f"URLPath({shown_url(self.source)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_url_path, (self.source, self.filename, self.fileobj))

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from cog_trio.client import ClientUnusable, open_body, open_client
+from cog_trio.client import ClientUnusable, error_reason, open_body, open_client
+from cog_trio.hosts import HostRefused, Hosts
 from cog_trio.sdk._urls import decode_data_url, get_filename, url_scheme
 from cog_trio.worker.inputs import InputError, Source, private_folder
 
@@ -47,6 +48,7 @@ async def fetch_all(
     *,
     timeout: float,
     limit: int | None = None,
+    hosts: Hosts | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> dict[tuple[str, int | None], str]:
     """Get all sources, or none.
@@ -55,6 +57,7 @@ async def fetch_all(
       folder: where to; made at need, mode 0700. It should hold nothing else: on failure it is removed.
       timeout: seconds for all together.
       limit: bytes of one file.
+      hosts: where files may be fetched from; None: anywhere.
       transport: stands in for the network, in tests.
 
     Raises:
@@ -64,7 +67,7 @@ async def fetch_all(
     """
     if not sources:
         return {}
-    run = _Fetches(sources, folder, limit)
+    run = _Fetches(sources, folder, limit, hosts)
     try:
         with trio.move_on_after(timeout) as scope:
             await run.fetch(transport)
@@ -90,12 +93,13 @@ def _named(source: Source, why: str) -> InputError:
 
 
 class _Fetches:
-    def __init__(self, sources: Sequence[Source], folder: str, limit: int | None) -> None:
+    def __init__(self, sources: Sequence[Source], folder: str, limit: int | None, hosts: Hosts | None) -> None:
         self.files: dict[tuple[str, int | None], str] = {}
         self.failure: InputError | None = None
         self._sources = sources
         self._folder = folder
         self._limit = limit
+        self._hosts = hosts
         self._client: httpx.AsyncClient | None = None
         self._pending = iter(enumerate(sources))
 
@@ -105,7 +109,7 @@ class _Fetches:
             remote = next((source for source in self._sources if url_scheme(source.url) != "data"), None)
             if remote is not None:
                 try:
-                    self._client = await stack.enter_async_context(open_client(transport=transport))
+                    self._client = await stack.enter_async_context(open_client(hosts=self._hosts, transport=transport))
                 except ClientUnusable as error:
                     self.failure = _named(remote, str(error))
                     return
@@ -178,12 +182,14 @@ class _Fetches:
                     self._check_size(int(length))
                 with FileIO(path, "w") as file:
                     await self._store(response, file)
+        except HostRefused as error:
+            raise _Failed(str(error)) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise _Again(f"no connection: {_reason(error)}") from error
+            raise _Again(f"no connection: {error_reason(error)}") from error
         except httpx.TimeoutException as error:
             raise _Failed("the server did not answer in time") from error
         except httpx.HTTPError as error:
-            raise _Failed(_reason(error)) from error
+            raise _Failed(error_reason(error)) from error
         except (httpx.InvalidURL, UnicodeError) as error:  # their texts may repeat parts of the URL
             raise _Failed("not a valid URL") from error
 
@@ -212,16 +218,3 @@ def _write(file: FileIO, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
-
-
-def _reason(error: BaseException) -> str:
-    """The text of an error, or of the one beneath it: TLS faults reach us in an empty wrapping."""
-    text = str(error)
-    inner: BaseException | None = error
-    for _ in range(8):
-        inner = inner and (inner.__cause__ or inner.__context__)
-        if inner is None:
-            break
-        if not text or (isinstance(inner, OSError) and "certificate" in str(inner)):
-            text = str(inner)
-    return text or type(error).__name__

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import os
-import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -19,8 +18,8 @@ from cog_trio.bridge.protocol import Json
 from cog_trio.sdk._parameters import MISSING, Parameter
 from cog_trio.sdk._urls import decode_data_url, url_scheme
 from cog_trio.sdk.types import Path, Secret, URLFile
+from cog_trio.urls import shown_url
 
-MAX_SHOWN_URL: Final = 200  # characters
 URL_SCHEMES: Final = ("data", "http", "https")
 
 
@@ -123,20 +122,6 @@ def _open(field: str, url: str, index: int | None) -> io.IOBase:
         return io.BytesIO(decode_data_url(url))
     except ValueError as error:
         raise InputError(field, str(error), index=index, url=url) from None
-
-
-def shown_url(url: str) -> str:
-    """A URL as it may be shown: without user, password and query (signatures stand there), without data."""
-    if url_scheme(url) == "data":
-        shown = url.partition(",")[0] + ",..."
-    else:
-        try:
-            parts = urllib.parse.urlsplit(url)
-        except ValueError:  # e.g. a bracket left open
-            return f"{url_scheme(url)}:..."
-        host = parts.netloc.rpartition("@")[2]
-        shown = f"{parts.scheme}://{host}{parts.path}" + ("?..." if parts.query else "")
-    return shown if len(shown) <= MAX_SHOWN_URL else shown[: MAX_SHOWN_URL - 3] + "..."
 
 
 def private_folder(path: str) -> None:

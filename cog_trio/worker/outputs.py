@@ -16,7 +16,7 @@ from cog_trio.bridge.protocol import MAX_INLINE, FileKind, FileOutput, FileOutpu
 from cog_trio.worker.faults import one_line, trace
 from cog_trio.worker.inputs import InputError
 from cog_trio.worker.slots import Job
-from cog_trio.worker.values import NOT_FINITE, FileItem, Outputs
+from cog_trio.worker.values import NOT_FINITE, Composed, FileItem, Outputs
 
 _SPILL: Final = FileKind(FileOutputKind.OVERSIZED)
 _FILE: Final = FileKind(FileOutputKind.FILE)
@@ -40,26 +40,33 @@ class Sender:
         self._index = 0  # of the next item
         self.is_stream = False
 
-    def encode(self, value: Any, *, yielded: bool = False) -> bytes | FileItem:
+    def encode(self, value: Any, *, yielded: bool = False) -> bytes | FileItem | Composed:
         """One item as it travels; see ``values.Outputs.item`` for what it raises."""
         return self._values.item(value, self._index if self.is_stream else None, yielded=yielded)
 
-    def frame(self, wire: bytes | FileItem) -> bytearray:
-        """The frame of the next item; a value over ``MAX_INLINE`` goes into a file.
+    def frame(self, wire: bytes | FileItem | Composed) -> bytearray:
+        """The frame of the next item, and those of the files inside it, which can't be parted from it.
+
+        A value over ``MAX_INLINE`` goes into a file.
 
         Raises:
           OSError: if that can't be written.
         """
         index = self._index
         self._index = index + 1
-        if isinstance(wire, FileItem):
-            message = FileOutput(wire.path, _FILE, index, wire.mime_type)
-        elif len(wire) <= MAX_INLINE:
+        if isinstance(wire, bytes) and len(wire) <= MAX_INLINE:
             return encode_frame(OutputChunk(msgspec.Raw(wire), index))
-        else:
-            message = FileOutput(self._values.spill(wire), _SPILL, index)
         self._job.files = True
-        return encode_frame(message)
+        if isinstance(wire, FileItem):
+            return encode_frame(FileOutput(wire.path, _FILE, index, wire.mime_type))
+        data, files = wire if isinstance(wire, Composed) else (wire, ())
+        if len(data) <= MAX_INLINE:
+            frames = encode_frame(OutputChunk(msgspec.Raw(data), index, len(files)))
+        else:
+            frames = encode_frame(FileOutput(self._values.spill(data), _SPILL, index, files=len(files)))
+        for place, file in files:
+            frames += encode_frame(FileOutput(file.path, _FILE, index, file.mime_type, place=place))
+        return frames
 
     def explain(self, fault: BaseException | None) -> str | None:
         """Put into the run's log what belongs there at its end; gives the text of the reply.

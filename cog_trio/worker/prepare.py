@@ -14,16 +14,20 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from cog_trio.bridge.protocol import Spilled
+from cog_trio import client
+from cog_trio.bridge.protocol import DOWNLOADS, Spilled
+from cog_trio.hosts import Hosts
+from cog_trio.sdk import _urls
 from cog_trio.worker.download import fetch_all, remove
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.inputs import InputError, sources
 from cog_trio.worker.slots import Job
 
 AT_ONCE: Final = 2**16  # bytes of JSON that are decoded without a thread
-DOWNLOADS: Final = "inputs"  # folder in the run's own
 _TIMEOUT: Final = float(os.environ.get("COG_TRIO_DOWNLOAD_TIMEOUT", "600"))  # seconds for all files of a run
 _LIMIT: Final = int(os.environ["COG_TRIO_DOWNLOAD_LIMIT"]) if "COG_TRIO_DOWNLOAD_LIMIT" in os.environ else None
+_HOSTS: Final = Hosts(os.environ["COG_TRIO_INPUT_HOSTS"].split(",")) if "COG_TRIO_INPUT_HOSTS" in os.environ else None
+_urls.open_client = partial(client.open_sync_client, hosts=_HOSTS)  # files that a model reads itself
 
 
 class Unready(Exception):
@@ -57,7 +61,7 @@ async def prepare(job: Job) -> None:
         return
     folder = os.path.join(job.predict.output_dir, DOWNLOADS)
     try:
-        job.local = await fetch_all(wanted, folder, timeout=_TIMEOUT, limit=_LIMIT)
+        job.local = await fetch_all(wanted, folder, timeout=_TIMEOUT, limit=_LIMIT, hosts=_HOSTS)
     except InputError as error:
         raise Unready(str(error)) from error
     except OSError as error:

@@ -1,27 +1,29 @@
 """From what user code returned or yielded to what goes on the wire (spec/sdk-and-schema.md 5.2).
 
 One ``Outputs`` serves one run. Each item (the whole result, an element of a returned list, a yielded value)
-becomes JSON bytes, encoded once, or a ``FileItem``: a file on disk that the parent reads. Nothing here knows of
+becomes JSON bytes, encoded once, or a ``FileItem``: a file on disk that the parent takes. Nothing here knows of
 sockets, frames or predictions, and nothing is sent before the whole item could be converted.
 
 Most items are plain: text, numbers, lists and dicts of them. For those a scan in C (``set(map(type, ...))``) shows
 that the encoder may take them as they are; all else is rebuilt by the table. The encoder alone won't do: it turns
 bytes into base64, NaN silently into null, and a dataclass with a secret in it into the secret.
 
-Files inside a larger value become data URLs in place. A yielded file is copied into the run's folder, because a
-generator may overwrite it while the parent reads (W68); returned ones stay where they are.
+Files inside a larger value are the parent's to take too (W51): the value travels with a null at each of their
+places, beside it the places as byte offsets, so that the parent puts its strings in without decoding anything. A
+yielded file is copied into the run's folder, because a generator may overwrite it while the parent reads (W68);
+returned ones stay where they are.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import datetime
 import decimal
 import io
 import math
-import mimetypes
 import os
+import re
+import secrets
 import shutil
 import stat
 import sys
@@ -44,7 +46,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 _PLAIN: Final = _LEAVES | {dict, list}
 _KEYS: Final = frozenset({str})
-_SEQUENCES: Final = (list, tuple, set, frozenset, deque, range, Iterator)
+_SEQUENCES: Final = (list, tuple, set, frozenset, deque, range)
 _INT64: Final = 2**63
 
 
@@ -53,6 +55,13 @@ class FileItem(NamedTuple):
 
     path: str  # absolute
     mime_type: str | None = None  # None: by the name
+
+
+class Composed(NamedTuple):
+    """JSON with files inside."""
+
+    data: bytes  # a null at each of their places
+    files: list[tuple[int, FileItem]]  # by the offset of that null, in rising order
 
 
 def is_file(value: object) -> bool:
@@ -73,8 +82,11 @@ class Outputs:
         self.not_finite = False  # a NaN or infinity became null (D15): ``NOT_FINITE`` belongs into the logs
         self._folder = folder
         self._made = 0
+        self._yielded = False
+        self._nested: list[FileItem] = []  # files found inside the item so far
+        self._mark = ""  # stands in the JSON for a file, with its number; nobody can guess it
 
-    def item(self, value: Any, index: int | None = None, *, yielded: bool = False) -> bytes | FileItem:
+    def item(self, value: Any, index: int | None = None, *, yielded: bool = False) -> bytes | FileItem | Composed:
         """One item.
 
         Args:
@@ -99,11 +111,14 @@ class Outputs:
                 return _encode(value)
             except (OverflowError, ValueError, RecursionError):
                 pass  # a number or a text in there needs care; the table finds it, or says where it stands
-        elif kind is not dict and kind is not list and kind not in _LEAVES:
-            file = self._file(value, yielded)
+        self._yielded = yielded
+        if kind is not dict and kind is not list and kind not in _LEAVES:
+            file = self._file(value)
             if file is not None:
                 return file
-        return _encode(self._convert(value, _place(index), 0))
+        self._nested = []
+        data = _encode(self._convert(value, _place(index), 0))
+        return self._compose(data) if self._nested else data
 
     def spill(self, data: bytes) -> str:
         """Write an encoded item that is too large for a frame into the run's folder; gives the absolute path."""
@@ -114,13 +129,13 @@ class Outputs:
 
     # Files
 
-    def _file(self, value: Any, yielded: bool) -> FileItem | None:
+    def _file(self, value: Any) -> FileItem | None:
         if isinstance(value, (URLPath, Enum)):
             return None  # the URL is the output (W69)
         if isinstance(value, os.PathLike):
             path = _absolute(value)
             _check_readable(path)
-            return FileItem(self._snapshot(path) if yielded else path)
+            return FileItem(self._snapshot(path) if self._yielded else path)
         if not _is_stream(value):
             return None
         name = getattr(value, "name", None)
@@ -129,6 +144,27 @@ class Outputs:
             for piece in _read(value):
                 target.write(piece)
         return FileItem(path)
+
+    def _nest(self, value: Any) -> msgspec.Raw:
+        """A mark for a file inside the item."""
+        file = self._file(value)
+        assert file is not None
+        self._mark = self._mark or secrets.token_hex(16)
+        self._nested.append(file)
+        return msgspec.Raw(b'"%s-%d"' % (self._mark.encode(), len(self._nested) - 1))
+
+    def _compose(self, data: bytes) -> Composed:
+        """Nulls for marks; a file whose key was overwritten by one that is spelled alike has none and is dropped."""
+        parts: list[bytes] = []
+        files = []
+        start = size = 0
+        for mark in re.finditer(rb'"%s-([0-9]+)"' % self._mark.encode(), data):
+            parts += data[start : mark.start()], b"null"
+            size += mark.start() - start
+            files.append((size, self._nested[int(mark[1])]))
+            size += len(b"null")
+            start = mark.end()
+        return Composed(b"".join((*parts, data[start:])), files)
 
     def _snapshot(self, path: str) -> str:
         folder = self._new_path(None)
@@ -165,13 +201,21 @@ class Outputs:
             return str(value)
         if isinstance(value, URLPath):
             return str(value)
-        if isinstance(value, os.PathLike):
-            return _data_url(value)
-        if isinstance(value, io.IOBase):
-            return _data_url_of_stream(value)
+        if isinstance(value, (os.PathLike, io.IOBase)):
+            return self._nest(value)
+        if isinstance(value, Iterator):
+            return self._iterate(value, place, depth)
         if isinstance(value, _SEQUENCES):
             return [self._convert(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
         return self._object(value, place, depth)
+
+    def _iterate(self, items: Iterator[Any], place: str, depth: int) -> list[Any]:
+        """What an iterator inside a value makes: it goes on between two items, so files are copied."""
+        before, self._yielded = self._yielded, True
+        try:
+            return [self._convert(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(items)]
+        finally:
+            self._yielded = before
 
     def _object(self, value: Any, place: str, depth: int) -> Any:
         if isinstance(value, type):
@@ -189,7 +233,7 @@ class Outputs:
                     return items
                 return self._convert(items, place, depth + 1)
         if _is_stream(value):
-            return _data_url_of_stream(value)
+            return self._nest(value)
         raise _no_form(value, place)
 
     def _leaf(self, value: Any, place: str) -> Any:
@@ -323,23 +367,6 @@ def _read(stream: Any) -> Iterator[bytes]:
 
 def _as_bytes(piece: Any) -> bytes:
     return piece.encode() if isinstance(piece, str) else memoryview(piece).tobytes()
-
-
-def _data_url(value: os.PathLike[Any]) -> str:
-    path = _absolute(value)
-    _check_readable(path)
-    with open(path, "rb") as file:
-        return _spell_data_url(path, file.read())
-
-
-def _data_url_of_stream(stream: Any) -> str:
-    return _spell_data_url(getattr(stream, "name", None), b"".join(_read(stream)))
-
-
-def _spell_data_url(name: object, data: bytes) -> str:
-    guess = mimetypes.guess_type(os.path.basename(name))[0] if isinstance(name, str) else None
-    mime_type = guess or "application/octet-stream"
-    return f"data:{mime_type};base64,{base64.b64encode(data).decode()}"
 
 
 def _extension(name: object) -> str:

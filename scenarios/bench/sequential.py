@@ -60,12 +60,12 @@ class Side:
 
 
 @contextmanager
-def started(name: str, command: list[str], python: str) -> Iterator[Side]:
+def started(name: str, command: list[str], python: str, *, model: str = "model.py:Runner") -> Iterator[Side]:
     """A server on a free port, ready; killed at the end."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"  # coglet starts what `python` is there
-    environ = {**os.environ, "PATH": path, "PORT": str(port), "COG_PREDICT_TYPE_STUB": "model.py:Runner"}
+    environ = {**os.environ, "PATH": path, "PORT": str(port), "COG_PREDICT_TYPE_STUB": model}
     began = time.perf_counter()
     process = subprocess.Popen(
         [python, *command, "--host", "127.0.0.1"], cwd=FOLDER, env=environ, stderr=subprocess.DEVNULL

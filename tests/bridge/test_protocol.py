@@ -152,6 +152,21 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
         '{"type":"file_output","filename":"/tmp/a.json","kind":{"type":"oversized"},"index":1,'
         '"mime_type":"application/json"}',
     ),
+    (
+        slot_responses,
+        OutputChunk(RAW(b'{"a":null}'), 0, 1),
+        '{"type":"output_chunk","output":{"a":null},"index":0,"files":1}',
+    ),
+    (
+        slot_responses,
+        FileOutput("/tmp/a.json", FileKind(FileOutputKind.OVERSIZED), 1, files=2),
+        '{"type":"file_output","filename":"/tmp/a.json","kind":{"type":"oversized"},"index":1,"files":2}',
+    ),
+    (
+        slot_responses,
+        FileOutput("/tmp/a.png", FileKind(FileOutputKind.FILE), 0, place=5),
+        '{"type":"file_output","filename":"/tmp/a.png","kind":{"type":"file_type"},"index":0,"place":5}',
+    ),
     *(
         (
             slot_responses,

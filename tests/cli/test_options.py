@@ -50,6 +50,7 @@ def test_container_entry_has_only_the_flags_of_cog_and_the_port() -> None:
         "host",
         "port",
         "await_explicit_shutdown",
+        "upload_url",
         "x_mode",
         "threads",
         "version",

@@ -19,7 +19,6 @@ from cog_trio.worker.inputs import (
     coerce,
     coerce_value,
     private_folder,
-    shown_url,
     sources,
 )
 
@@ -195,21 +194,6 @@ def test_data_urls(url: str, data: bytes) -> None:
 def test_W57_data_urls_that_are_none(url: str) -> None:
     with pytest.raises(ValueError, match="data: URL"):
         decode_data_url(url)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("http://user:pw@h:80/a/b.png?sig=secret#x", "http://h:80/a/b.png?..."),
-        ("https://h/a", "https://h/a"),
-        ("HTTPS://U@h", "https://h"),
-        ("http://[::1/a", "http:..."),
-        ("data:image/png;base64," + "A" * 10**6, "data:image/png;base64,..."),
-        ("data:" + "x" * 500, "data:" + "x" * 192 + "..."),
-    ],
-)
-def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
 
 
 def test_folders_are_private(tmp_path: pathlib.Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import datetime
 import decimal
@@ -24,7 +23,7 @@ import pytest
 
 import cog_trio.sdk.types as sdk
 from cog_trio.sdk.model import BaseModel
-from cog_trio.worker.values import FileItem, Outputs, is_file
+from cog_trio.worker.values import Composed, FileItem, Outputs, is_file
 
 MASK = "*" * 10
 Pair = namedtuple("Pair", "a b")
@@ -75,6 +74,19 @@ def encoded(outputs: Outputs, value: Any, index: int | None = None) -> Any:
     item = outputs.item(value, index)
     assert isinstance(item, bytes)
     return json.loads(item)
+
+
+def composed(outputs: Outputs, value: Any, index: int | None = None) -> Any:
+    """The value with ``(name, content)`` where a file stands."""
+    item = outputs.item(value, index)
+    assert isinstance(item, Composed)
+    text, end = "", 0
+    for place, file in item.files:
+        assert item.data[place : place + 4] == b"null"
+        content = [os.path.basename(file.path), pathlib.Path(file.path).read_text()]
+        text += item.data[end:place].decode() + json.dumps(content)
+        end = place + 4
+    return json.loads(text + item.data[end:].decode())
 
 
 TABLE: list[tuple[Any, Any]] = [
@@ -328,9 +340,7 @@ def test_an_object_of_unknown_kind_is_read_once(outputs: Outputs) -> None:
     assert isinstance(item, FileItem)
     assert pathlib.Path(item.path).read_bytes() == b"all"
     assert item.path.endswith("0.bin")
-    assert encoded(outputs, [Response()]) == [
-        "data:application/octet-stream;base64," + base64.b64encode(b"all").decode()
-    ]
+    assert composed(outputs, [Response()]) == [["1.bin", "all"]]
 
 
 def test_a_name_with_an_odd_extension(outputs: Outputs) -> None:
@@ -342,16 +352,42 @@ def test_a_name_with_an_odd_extension(outputs: Outputs) -> None:
     assert os.path.basename(item.path) == "0.bin"
 
 
-def test_nested_files_are_data_urls(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_W51_files_inside_a_value_are_told_by_their_places(outputs: Outputs, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.png").write_bytes(b"png")
     path = sdk.Path(tmp_path / "a.png")
-    png = "data:image/png;base64," + base64.b64encode(b"png").decode()
-    text = "data:application/octet-stream;base64," + base64.b64encode(b"hi").decode()
-    assert encoded(outputs, OrderedDict(a=path)) == {"a": png}
-    assert encoded(outputs, {"a": [io.StringIO("hi"), {"b": path}]}) == {"a": [text, {"b": png}]}
-    assert encoded(outputs, [path], 0) == [png]
+    assert composed(outputs, OrderedDict(a=path)) == {"a": ["a.png", "png"]}
+    value = {"é": None, "a": [io.StringIO("hi"), {"b": path}], "null": None}
+    assert composed(outputs, value) == {"é": None, "a": [["0.bin", "hi"], {"b": ["a.png", "png"]}], "null": None}
+    assert composed(outputs, [path], 0) == [["a.png", "png"]]
     shape = Shape(name="s", point=Point(1, sdk.Secret("k")), path=path)
-    assert encoded(outputs, shape) == {"name": "s", "point": {"x": 1, "key": MASK, "slots": None}, "path": png}
+    assert composed(outputs, shape) == {
+        "name": "s",
+        "point": {"x": 1, "key": MASK, "slots": None},
+        "path": ["a.png", "png"],
+    }
+    assert encoded(outputs, {"a": None}) == {"a": None}, "an item without files after one with"
+
+
+def test_W51_a_file_whose_key_is_overwritten_is_dropped(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    value = {1: tmp_path / "a", "1": tmp_path / "b"}
+    assert composed(outputs, value) == {"1": ["b", "b"]}
+
+
+def test_W48_a_missing_file_inside_a_value_is_named(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone"):
+        outputs.item({"a": tmp_path / "gone"})
+
+
+def test_W68_a_yielded_file_inside_a_value_is_copied(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.txt").write_text("first")
+    item = outputs.item({"a": tmp_path / "a.txt"}, yielded=True)
+    (tmp_path / "a.txt").write_text("second")
+    assert isinstance(item, Composed)
+    ((_, file),) = item.files
+    assert pathlib.Path(file.path).read_text() == "first"
+    assert os.path.basename(file.path) == "a.txt"
 
 
 def test_W69_a_url_is_the_output(outputs: Outputs) -> None:
@@ -380,6 +416,4 @@ def test_iterators_with_files_inside(outputs: Outputs, tmp_path: pathlib.Path) -
             path.write_text(text)
             yield path
 
-    assert encoded(outputs, {"frames": frames()}) == {
-        "frames": ["data:text/plain;base64,YQ==", "data:text/plain;base64,Yg=="]
-    }
+    assert composed(outputs, {"frames": frames()}) == {"frames": [["same.txt", "a"], ["same.txt", "b"]]}

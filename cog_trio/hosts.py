@@ -1,0 +1,98 @@
+"""Which hosts input files may be fetched from (``--input-hosts``).
+
+A policy is a list of patterns, and what one of them allows is allowed: a name (``files.example.org``), the names
+below one (``*.example.org``), an address or a network (``10.1.0.0/16``), ``public`` (every address that is neither
+loopback nor link-local, private, reserved or multicast), ``all``. It is asked with the name of the URL and with the
+address that is about to be connected to, for each connection: what DNS says, and where a redirect leads to, can't
+get round it. An address counts as what it stands for: an IPv4 address in the clothes of IPv6 is one of IPv4.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
+Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
+
+EXPECTED: Final = "all, public, a host, *.domain, an address or a network"
+_NAME: Final = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+class HostRefused(Exception):
+    """The policy refuses a host; the text says which."""
+
+
+class Hosts:
+    """A policy.
+
+    Raises:
+      ValueError: for a pattern that is none.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._all = self._public = False
+        self._networks: list[Network] = []
+        self._names: set[str] = set()
+        self._domains: list[str] = []  # with the dot before them
+        for pattern in patterns:
+            self._add(_normal(pattern))
+
+    def _add(self, pattern: str) -> None:
+        if pattern in ("all", "*"):
+            self._all = True
+        elif pattern == "public":
+            self._public = True
+        elif (network := _network(pattern)) is not None:
+            self._networks.append(network)
+        elif not _NAME.fullmatch(pattern):
+            raise ValueError(f"expected {EXPECTED}")
+        elif pattern.startswith("*."):
+            self._domains.append(pattern[1:])
+        else:
+            self._names.add(pattern)
+
+    def allows(self, name: str, address: str) -> bool:
+        """Whether a URL with this host may be fetched from this address."""
+        host = _normal(name)
+        if self._all or host in self._names or any(host.endswith(domain) for domain in self._domains):
+            return True
+        meant = _meant(ipaddress.ip_address(address.partition("%")[0]))
+        if self._public and is_public(meant):
+            return True
+        return any(meant in network for network in self._networks)
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is one of the open internet."""
+    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+
+
+def _meant(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for, if it does."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if (inner := address.ipv4_mapped or address.sixtofour) is not None:
+            return inner
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def _normal(name: str) -> str:
+    name = name.strip().lower().rstrip(".").removeprefix("[").removesuffix("]")
+    if not name.isascii():
+        try:
+            return name.encode("idna").decode()
+        except UnicodeError:
+            return name
+    return name
+
+
+def _network(text: str) -> Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
