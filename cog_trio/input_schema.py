@@ -22,6 +22,7 @@ Loc: TypeAlias = "tuple[str | int, ...]"
 
 MASK: Final = "**********"
 MAX_SHOWN: Final = 100  # characters of a refused value in a text (spec/http.md W45)
+MAX_LISTED: Final = 1000  # characters of the choices in a text: a request can have a thousand faults
 
 _KEPT: Final[tuple[str, ...]] = (  # keywords that reach the compiler as they are
     *("type", "enum", "required", "multipleOf", "uniqueItems", "minLength", "maxLength", "minItems", "maxItems"),
@@ -139,7 +140,7 @@ class Schemas:
             if not any(name in _IS and _IS[name](value) for name in types):
                 yield "is not of type " + ", ".join(f'"{name}"' for name in types if name != "null" or len(types) == 1)
         if "enum" in schema and value not in schema["enum"]:
-            yield f"is not one of {_json(schema['enum'])}"
+            yield f"is not one of {_cut(_json(schema['enum']), MAX_LISTED)}"
         if _is_number(value):
             for key, breaks, text in _BOUNDS:
                 if key in schema and breaks(value, schema[key]):
@@ -203,7 +204,11 @@ def show(value: Json, secret: bool = False) -> str:
         text = _json(value[: MAX_SHOWN + 1] if isinstance(value, str) else value)
     except RecursionError:  # it was decoded with a little more stack than there is left here
         return "a value nested this deep"
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+    return _cut(text, MAX_SHOWN)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def mapping(value: Json) -> Mapping[str, Json]:

@@ -304,6 +304,15 @@ def test_W45_values_are_cut_to_100_characters() -> None:
         assert shown.endswith("...")
 
 
+def test_W45_choices_are_cut_to_1000_characters() -> None:
+    choices = {"enum": [f"choice {n}" for n in range(5000)], **STRING}
+    ((place, text),) = refused({"type": "array", "items": choices}, ["no"])
+    assert place == [0]
+    assert text.startswith('"no" is not one of ["choice 0","choice 1",')
+    assert text.endswith("...")
+    assert len(text) < 1100
+
+
 def test_a_flood_of_faults_is_bounded() -> None:
     found = faults(one({"type": "array", "items": INTEGER}), {"x": ["a"] * 5000})
     assert len(found) == MAX_FAULTS + 1
