@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cog_trio.bridge.protocol import Mode
     from cog_trio.input_validation import InvalidInput
     from cog_trio.opening import ServiceBroken, open_service
     from cog_trio.prediction import Prediction
-    from cog_trio.service import AlreadyRunning, AtCapacity, NotReady, PredictionService, Rejected
+    from cog_trio.service import AlreadyRunning, AtCapacity, NotOffered, NotReady, PredictionService, Rejected
     from cog_trio.settings import Settings
     from cog_trio.transport.http.server import CannotListen, serve_http
 
@@ -24,6 +25,8 @@ _HOMES = {
     "AtCapacity": "cog_trio.service",
     "CannotListen": "cog_trio.transport.http.server",
     "InvalidInput": "cog_trio.input_validation",
+    "Mode": "cog_trio.bridge.protocol",
+    "NotOffered": "cog_trio.service",
     "NotReady": "cog_trio.service",
     "Prediction": "cog_trio.prediction",
     "PredictionService": "cog_trio.service",
@@ -39,6 +42,8 @@ __all__ = [
     "AtCapacity",
     "CannotListen",
     "InvalidInput",
+    "Mode",
+    "NotOffered",
     "NotReady",
     "Prediction",
     "PredictionService",

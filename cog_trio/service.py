@@ -43,7 +43,16 @@ from cog_trio.webhook import Webhooks
 if TYPE_CHECKING:
     from cog_trio.process import Link
 
-__all__ = ["AlreadyRunning", "AtCapacity", "NotReady", "OtherRun", "PredictionService", "Rejected", "TooManyFollowers"]
+__all__ = [
+    "AlreadyRunning",
+    "AtCapacity",
+    "NotOffered",
+    "NotReady",
+    "OtherRun",
+    "PredictionService",
+    "Rejected",
+    "TooManyFollowers",
+]
 
 log = logging.getLogger("cog_trio.service")
 
@@ -225,15 +234,23 @@ class PredictionService:
         return self._keeper.follow(prediction, after)
 
     async def predict(
-        self, input: Mapping[str, Json] | None = None, *, id: str | None = None, context: dict[str, str] | None = None
+        self,
+        input: Mapping[str, Json] | None = None,
+        *,
+        id: str | None = None,
+        context: dict[str, str] | None = None,
+        mode: Mode = Mode.PREDICT,
     ) -> Prediction:
         """Run one prediction to its end and give it: see its ``status``, ``output``, ``error``, ``logs``, ``metrics``.
+
+        With ``Mode.TRAIN`` it is a training.
 
         Raises: as ``create``. A prediction that failed raises nothing.
 
         Cancellation: the prediction is cancelled; its slot is free again once the model has stopped.
         """
-        prediction = self.create(id=id, input=msgspec.json.encode(input or {}), context=context, watched=True)
+        sent = msgspec.json.encode(input or {})
+        prediction = self.create(id=id, input=sent, context=context, watched=True, mode=mode)
         with self.watch(prediction):
             await prediction.wait_finished()
         return prediction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 
 import pytest
 import trio
@@ -59,3 +60,22 @@ async def test_concurrent_runs_four_at_once(serve: Serve) -> None:
             ends = [await server.finished(f"p{number}") for number in range(4)]
     assert [seen["output"] for seen in ends] == [f"hello {number}" for number in range(4)]
     assert "4 at once" in "".join(seen["logs"] for seen in ends)
+
+
+async def test_train_learns_and_runs_on_its_weights(serve: Serve, tmp_path: Path) -> None:
+    """Given the train example, when it is trained on a text and served again with the weights, then it says what it
+    has learned."""
+    url = f"data:text/plain;base64,{base64.b64encode(b'the cat sat').decode()}"
+    weights = tmp_path / "weights.json"
+    with trio.fail_after(60):
+        async with serve(EXAMPLES / "train") as server:
+            assert (await server.predict()).json()["output"] == "hello world"
+            body = {"input": {"text": url, "epochs": 2}}
+            reply = (await server.client.post("/trainings", json=body)).json()
+        assert reply["status"] == "succeeded", reply["error"]
+        assert reply["output"]["words"] == 3
+        assert reply["metrics"]["epochs"] == 2
+        assert reply["logs"] == "epoch 1 of 2\nepoch 2 of 2\n"
+        weights.write_bytes(base64.b64decode(reply["output"]["weights"].partition(",")[2]))
+        async with serve(EXAMPLES / "train", env={"COG_WEIGHTS": str(weights)}) as server:
+            assert (await server.predict({"word": "the"})).json()["output"] == "the cat sat"

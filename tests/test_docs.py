@@ -36,6 +36,6 @@ def test_nothing_else_lies_at_the_top() -> None:
     assert {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} - made == wanted
 
 
-@pytest.mark.parametrize("example", ["hello", "image", "text", "concurrent"])
+@pytest.mark.parametrize("example", ["hello", "image", "text", "concurrent", "train"])
 def test_each_example_has_its_cog_yaml(example: str) -> None:
     assert (ROOT / "docs" / "examples" / example / "cog.yaml").is_file()

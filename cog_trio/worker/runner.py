@@ -171,17 +171,19 @@ def _describe(targets: list[tuple[Mode, loader.Target]]) -> _Described:
     if not given:
         return _Described(document(signatures.get(PREDICT), signatures.get(TRAIN)), signatures)
     named = _read(given)
-    return _Described(
-        named,
-        {
-            mode: Signature(
-                ready_made.driven_by(signature.inputs, ready_made.component_of(named, mode.input)),
-                signature.output,
-                signature.streaming,
-            )
-            for mode, signature in signatures.items()
-        },
-    )
+    return _Described(named, {mode: _driven(mode, signature, named) for mode, signature in signatures.items()})
+
+
+def _driven(mode: Mode, signature: Signature, named: dict[str, Any]) -> Signature:
+    """The signature by the document's word; one that knows predictions alone leaves a training as the code has it."""
+    try:
+        component = ready_made.component_of(named, mode.input)
+    except ValueError as error:
+        if mode is not TRAIN or PREDICT.input not in named.get("components", {}).get("schemas", {}):
+            raise
+        notice(f"{error}: the inputs of the training are taken from the code and not checked")
+        return signature
+    return Signature(ready_made.driven_by(signature.inputs, component), signature.output, signature.streaming)
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -492,6 +492,31 @@ def test_a_named_document_is_served_as_it_is(models: Models, monkeypatch: pytest
     assert [field.required for field in model.inputs.fields] == [True, False, False]
 
 
+def test_a_named_document_without_the_training_leaves_it_to_the_code(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COG_OPENAPI_SCHEMA", models.write(json.dumps(DOCUMENT), "schema.json"))
+    run = "    def run(self, x: int = 3, p: list[Path] = Input(default=[]), c: str = 'a') -> str: ...\n"
+    file = models.write(f"{PRELUDE}class Runner:\n{run}def train(y: int) -> str: ...\n")
+    with pytest.warns(UserWarning, match="TrainingInput"):
+        found = load_models(f"{file}:Runner", f"{file}:train")
+    assert found.predict is not None
+    assert found.train is not None
+    assert [field.required for field in found.predict.inputs.fields] == [True, False, False]
+    assert [field.required for field in found.train.inputs.fields] == [True]
+
+
+def test_both_are_set_up_unless_they_are_one(models: Models) -> None:
+    file = models.write(PRELUDE + PLAIN + "    def setup(self): ...\n" + TRAINER)
+    found = load_models(f"{file}:Runner", f"{file}:Trainer")
+    assert len(found.setups) == 2
+    assert found.main is found.predict
+    assert found.kinds == {Kind.SYNC}
+    alone = load_models(None, f"{file}:Trainer")
+    assert len(alone.setups) == 1
+    assert alone.main is alone.train
+
+
 def test_W29_a_bundled_document_helps_where_the_code_tells_nothing(models: Models) -> None:
     untyped = "x, p=Input(default=[]), c=Input(default='a')"
     with pytest.raises(TypeError):
