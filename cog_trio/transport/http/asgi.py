@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -57,10 +57,7 @@ class Request:
         self.receive = receive
         self.inbox: Inbox = scope["extensions"][EXTENSION]
         self.id = ""  # out of the path, where the route has one
-        headers: dict[bytes, bytes] = {}
-        for name, value in scope["headers"]:
-            headers[name] = value if name not in headers else headers[name] + b", " + value
-        self.headers = headers
+        self.headers = _merged(scope["headers"])
 
 
 Handler: TypeAlias = "Callable[[Request], Awaitable[Reply | Stream]]"
@@ -81,6 +78,8 @@ class Routes(NamedTuple):
 
     fixed: Mapping[bytes, Resource]  # b"/predictions"
     with_id: Mapping[tuple[bytes, bytes | None], Resource]  # (b"predictions", b"cancel")
+    websocket: bytes  # the path of the only WebSocket
+    converse: Callable[[dict[bytes, bytes], Receive, Send], Awaitable[None]]
 
 
 NOT_FOUND: Final = Reply(404, encode({"detail": "Not Found"}))
@@ -105,8 +104,8 @@ class App:
         self._log_requests = log_requests
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await _refuse_websocket(scope, send)
+        if scope["type"] == "websocket":
+            await self._converse(scope, receive, send)
             return
         started = time.perf_counter()
         request = Request(scope, receive)
@@ -134,6 +133,22 @@ class App:
                 await reply.respond(send, headers)
             except ClientGone:
                 status = 499
+        self._log(scope, status, started)
+
+    async def _converse(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """A request to become a WebSocket. A page from anywhere can make it, so it is none that only reads."""
+        started = time.perf_counter()
+        headers = _merged(scope["headers"])
+        refused = self._access.refusal("CONNECT", headers)
+        reply = NOT_FOUND if refused is None else Reply(403, encode({"detail": refused}))
+        status = reply.status
+        if refused is None and scope["raw_path"] == self._routes.websocket:
+            status = 101
+            await self._routes.converse(headers, receive, send)
+        else:
+            told = [_JSON, (b"content-length", b"%d" % len(reply.body))]
+            await send({"type": "websocket.http.response.start", "status": status, "headers": told})
+            await send({"type": "websocket.http.response.body", "body": reply.body})
         self._log(scope, status, started)
 
     async def _answer(self, scope: Mapping[str, Any], request: Request) -> Reply | Stream:
@@ -180,7 +195,15 @@ class App:
         level = logging.DEBUG if scope["raw_path"] == b"/health-check" else logging.INFO  # probes come often
         if access_log.isEnabledFor(level):
             taken = (time.perf_counter() - started) * 1000
-            access_log.log(level, "%s %s %d %.1f ms", scope["method"], _shown(scope), status, taken)
+            access_log.log(level, "%s %s %d %.1f ms", scope.get("method", "GET"), _shown(scope), status, taken)
+
+
+def _merged(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; lines of one name are joined."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in lines:
+        headers[name] = value if name not in headers else headers[name] + b", " + value
+    return headers
 
 
 def _shown(scope: Mapping[str, Any]) -> str:
@@ -193,11 +216,3 @@ def _of_absolute(target: bytes) -> bytes:
     _, found, rest = target.partition(b"://")
     slash = rest.find(b"/")
     return (rest[slash:] if slash >= 0 else b"/") if found else b""
-
-
-async def _refuse_websocket(scope: Mapping[str, Any], send: Send) -> None:
-    if scope["type"] != "websocket":
-        raise NotImplementedError(f"ASGI scope {scope['type']}")
-    headers = [_JSON, (b"content-length", b"%d" % len(NOT_FOUND.body))]
-    await send({"type": "websocket.http.response.start", "status": 404, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": NOT_FOUND.body})

@@ -97,6 +97,7 @@ class Connection:
         self._idle_since: float | None = trio.current_time()
         self._reading = trio.CancelScope()
         self._woken = False
+        self._helpers: set[trio.CancelScope] = set()
 
     async def run(self) -> None:
         client = server = None
@@ -162,6 +163,8 @@ class Connection:
                 if not data:
                     break
         await self._protocol.handle(Closed())
+        for helper in self._helpers:
+            helper.cancel()
 
     def _is_half_sent(self) -> bool:
         return isinstance(self._protocol, Http1) and self._protocol.head_since is not None
@@ -192,21 +195,21 @@ class Connection:
             if event.data:
                 self._out.append(event.data)
                 if not self._corks:
-                    await self._flush()
+                    await self.flush()
         elif isinstance(event, Updated):
             if event.idle:
                 if self._out:
-                    await self._flush()
+                    await self.flush()
                 self._idle_since = trio.current_time()
                 self._reading.deadline = self._idle_since + self._server.keep_alive
             else:
                 self._idle_since = None
         elif isinstance(event, Closed):
-            await self._flush()
+            await self.flush()
             await self._shut()
             await self._protocol.handle(Closed())
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
         """Write all that is held; return when it is out, by whichever task."""
         while self._out:
             if self._writing:
@@ -284,7 +287,14 @@ class Connection:
         return inbox.put
 
     def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        self._nursery.start_soon(function, *args)
+        self._nursery.start_soon(self._help, function, args)
+
+    async def _help(self, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]) -> None:
+        """A task of Hypercorn's own, like one that pings: it ends with the reading, whatever it waits for."""
+        with trio.CancelScope() as scope:
+            self._helpers.add(scope)
+            await function(*args)
+        self._helpers.discard(scope)
 
     async def _run_app(self, scope: dict[str, Any], inbox: Inbox, hypercorn_send: Any) -> None:
         corks = isinstance(self._protocol, Http1)
@@ -306,8 +316,8 @@ class Connection:
                 await hypercorn_send(message)
             finally:
                 self._corks -= 1
-            if message["type"] != "http.response.start":
-                await self._flush()
+            if message["type"] != "http.response.start" and not message.get("more"):  # a WebSocket's next comes now
+                await self.flush()
 
         try:
             await self._app(scope, inbox.receive, send)
@@ -316,4 +326,4 @@ class Connection:
         inbox.abandon()
         if not self._closing:
             await hypercorn_send(None)
-            await self._flush()
+            await self.flush()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import h11
 import trio
@@ -21,6 +21,8 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.events import Body, Data, EndBody, Response
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
+from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
+from wsproto.events import Message as WebsocketMessage
 
 __all__ = ["H2ProtocolAssumedError", "Http1", "Limits", "Link"]
 
@@ -51,6 +53,30 @@ class Link(Protocol):
 
     def corked(self) -> AbstractContextManager[None]:
         """What is written inside waits for the next flush, so that it leaves in one piece and nothing comes between."""
+
+    async def flush(self) -> None:
+        """Write what waits."""
+
+
+class Message(WebsocketBuffer):
+    """A WebSocket message that is coming in: of one that is too large nothing more is kept."""
+
+    def extend(self, event: WebsocketMessage[Any]) -> None:
+        if self.length > self.max_length:
+            raise FrameTooLargeError
+        super().extend(event)
+
+
+def tame(stream: object) -> None:
+    """Bound what a WebSocket's client can make us hold: no compression, and messages up to the limit."""
+    if isinstance(stream, WSStream):
+        stream.handshake.extensions = None
+        stream.buffer = Message(stream.config.websocket_max_message_size)
+
+
+def is_overfull(stream: object) -> bool:
+    """Whether a message was too large: the client has been told, and nothing good will follow."""
+    return isinstance(stream, WSStream) and stream.buffer.length > stream.buffer.max_length
 
 
 class Http1(H11Protocol):
@@ -122,6 +148,7 @@ class Http1(H11Protocol):
                 await self.send(Updated(idle=False))
                 await self._check_protocol(event)
                 await self._create_stream(event)
+                tame(self.stream)
             elif isinstance(event, h11.Data):
                 await self._take_body(event.data)
             elif isinstance(event, h11.EndOfMessage):
@@ -136,8 +163,9 @@ class Http1(H11Protocol):
                     return
                 with self.link.corked():
                     await stream.handle(event)
-                if stream.closed and self.stream is stream:  # refused by Hypercorn, which does not tell the app
-                    if stream.app_put is not None:
+                await self.link.flush()
+                if self.stream is stream and (stream.closed or is_overfull(stream)):  # ended by Hypercorn,
+                    if stream.app_put is not None:  # which does not tell the app
                         await stream.app_put({"type": "websocket.disconnect", "code": 1006})
                     await self.send(Closed())
                     return

@@ -18,7 +18,7 @@ from hypercorn.protocol.events import Body, Data, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
 
-from cog_trio.transport.http.http1 import Limits, Link
+from cog_trio.transport.http.http1 import Limits, Link, tame
 
 _PATH: Final = re.compile(rb"[\x21-\x7e]+")
 
@@ -71,6 +71,8 @@ class Http2(H2Protocol):
                 self.connection.reset_stream(event.stream_id, h2.errors.ErrorCodes.PROTOCOL_ERROR)
             else:
                 await super()._handle_events([event])
+                if isinstance(event, h2.events.RequestReceived):
+                    tame(self.streams.get(event.stream_id))
         await self._flush()
 
     async def stream_send(self, event: StreamEvent) -> None:

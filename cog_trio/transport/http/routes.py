@@ -9,27 +9,32 @@ The watcher is gone before the reply is sent, since the end of a request looks t
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 import trio
 
-from cog_trio.bridge.protocol import Mode
-from cog_trio.input_validation import InvalidInput, MalformedInput
-from cog_trio.prediction import Prediction, WebhookEvent
-from cog_trio.service import AlreadyRunning, AtCapacity, NotReady
+from cog_trio.prediction import Prediction
 from cog_trio.settings import Settings
-from cog_trio.stream import OtherRun, Subscription, TooManyFollowers
 from cog_trio.transport.http import wire
 from cog_trio.transport.http.access import Access, ClientGone, TooLarge, read_body
-from cog_trio.transport.http.asgi import NOT_FOUND, App, Headers, Reply, Request, Resource, Routes, Stream
+from cog_trio.transport.http.asgi import (
+    NOT_FOUND,
+    App,
+    Headers,
+    Receive,
+    Reply,
+    Request,
+    Resource,
+    Routes,
+    Send,
+    Stream,
+)
 from cog_trio.transport.http.families import FAMILIES, Family
 from cog_trio.transport.http.headers import is_json, preference, trace, wants_stream
 from cog_trio.transport.http.sse import EventStream
-
-if TYPE_CHECKING:
-    from cog_trio.health import HealthSnapshot
+from cog_trio.transport.service import GONE, REFUSALS, Service, refused
+from cog_trio.transport.websocket.conversation import Conversation
 
 _VARY: Final = (b"vary", b"accept, prefer")
 _ASYNC: Final = (_VARY, (b"preference-applied", b"respond-async"))
@@ -44,43 +49,13 @@ _URLS: Final = {
 }
 
 
-class Service(Protocol):
-    """What the routes ask of the service."""
-
-    @property
-    def schema(self) -> bytes | None: ...
-    @property
-    def draining(self) -> bool: ...
-    @property
-    def streaming(self) -> bool: ...
-    def health(self) -> HealthSnapshot: ...
-    async def check_health(self) -> HealthSnapshot: ...
-    def serves(self, mode: Mode) -> bool: ...
-    def admit(self, id: str | None = None) -> None: ...
-    def find(self, id: str) -> Prediction | None: ...
-    def running(self, id: str) -> Prediction | None: ...
-    def create(
-        self,
-        *,
-        id: str | None = None,
-        input: bytes | None = None,
-        context: dict[str, str] | None = None,
-        webhook: str | None = None,
-        events: frozenset[WebhookEvent] = ...,
-        trace: Headers = (),
-        watched: bool = False,
-        streamed: bool = False,
-        mode: Mode = Mode.PREDICT,
-    ) -> Prediction: ...
-    def watch(self, prediction: Prediction) -> AbstractContextManager[None]: ...
-    def follow(self, prediction: Prediction, after: str | None = None) -> Subscription: ...
-    def cancel(self, id: str) -> bool: ...
-    def shutdown(self) -> None: ...
-
-
 def make_app(service: Service, settings: Settings, *, loopback: bool) -> App:
     """The ASGI app over a service. ``loopback``: it is bound to loopback addresses only (D41)."""
     handlers = Handlers(service, settings.body_limit)
+
+    async def converse(headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        await Conversation(service, trace(headers), receive, send).run()
+
     routes = Routes(
         fixed={
             b"/": Resource(GET=handlers.discover),
@@ -97,6 +72,8 @@ def make_app(service: Service, settings: Settings, *, loopback: bool) -> App:
                 (b"cancel", Resource(POST=handlers.cancel)),
             )
         },
+        websocket=b"/predictions/ws",
+        converse=converse,
     )
     access = Access(settings, loopback=loopback)
     return App(routes, access, closing=lambda: service.draining, log_requests=settings.access_log)
@@ -204,14 +181,9 @@ class Handlers:
                 streamed=streamed,
                 mode=family.mode,
             )
-        except NotReady as refusal:
-            return Reply(503, wire.error(refusal.text, refusal.id), (_VARY,))
-        except (AlreadyRunning, AtCapacity) as refusal:
-            return Reply(409, wire.error(refusal.text, refusal.id), (_VARY,))
-        except InvalidInput as refusal:
-            return Reply(422, wire.detail(refusal.faults), (_VARY,))
-        except MalformedInput as refusal:
-            return Reply(400, wire.detail(wire.not_json(str(refusal)).faults), (_VARY,))
+        except REFUSALS as refusal:
+            status, told = refused(refusal)
+            return Reply(status, wire.encode(told), (_VARY,))
         if respond_async:
             return Reply(202, wire.accepted(prediction.id), _ASYNC)
         if streamed:
@@ -221,16 +193,15 @@ class Handlers:
     def _join(self, family: Family, request: Request, prediction: Prediction | None) -> Reply | Stream:
         """Follow a prediction that is there already, from where the client left off; it never starts one (D11)."""
         if prediction is None:
-            return _refuse(404, wire.GONE, request.id)
+            return _refuse(404, GONE, request.id)
         if not (family.streams and self._service.streaming) or prediction.mode is not family.mode:
             return _no_streaming(family, request.id)
         after = request.headers.get(b"last-event-id", b"").decode("latin-1").strip()
         try:
             subscription = self._service.follow(prediction, after or None)
-        except OtherRun:
-            return _refuse(409, wire.OTHER_RUN, request.id)
-        except TooManyFollowers:
-            return _refuse(429, wire.TOO_MANY_FOLLOWERS, request.id)
+        except REFUSALS as refusal:
+            status, body = refused(refusal)
+            return Reply(status, wire.encode(body), (_VARY,))
         if subscription.over:
             subscription.close()
             return _NOTHING_MORE

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 CLOSE_GRACE: Final = 3.0  # seconds that open connections get at the end
 MAX_HEAD: Final = 32 * 2**10  # bytes of a request's head; a larger one gets 431
 MIN_DRAIN: Final = 2**20  # bytes of an unwanted body that are read in any case
+PING: Final = 20.0  # seconds between two pings of a WebSocket, so that proxies keep it and a dead client is found
 HTTP2_REQUESTS: Final = 10_000  # on one connection: a bound on rapid resets; HTTP/1.1 needs none
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
@@ -53,17 +54,19 @@ class ServerState:
         self.drain_limit = max(2 * settings.body_limit, MIN_DRAIN)
         self.limit = settings.limit_connections
         self.context = WorkerContext(None)
-        self.config = _config(2**62)
-        self.config2 = _config(HTTP2_REQUESTS)
+        self.config = _config(2**62, settings.body_limit)
+        self.config2 = _config(HTTP2_REQUESTS, settings.body_limit)
         self.connections: set[Connection] = set()
         self.refusing = 0
 
 
-def _config(max_requests: int) -> Config:
+def _config(max_requests: int, max_message: int) -> Config:
     config = Config()
     config.include_server_header = False
     config.h11_max_incomplete_size = MAX_HEAD
     config.keep_alive_max_requests = max_requests
+    config.websocket_max_message_size = max_message
+    config.websocket_ping_interval = PING
     config.errorlog = log
     config.accesslog = None
     return config

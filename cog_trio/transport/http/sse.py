@@ -14,10 +14,10 @@ import trio
 
 from cog_trio.bridge.protocol import Json
 from cog_trio.prediction import Prediction
-from cog_trio.stream import Batch, LogEvent, Mark, MetricEvent, Subscription
+from cog_trio.stream import Batch, Subscription
+from cog_trio.transport.events import describe, loss
 from cog_trio.transport.http.access import ClientGone
 from cog_trio.transport.http.asgi import Headers, Request, Send
-from cog_trio.transport.http.wire import encode
 
 FIRST: Final = 0.1  # seconds that the head waits for the first event
 SILENCE: Final = 15.0  # seconds
@@ -28,8 +28,6 @@ HEADERS: Final[Headers] = (
     (b"x-accel-buffering", b"no"),
     (b"vary", b"accept, prefer"),
 )
-LATE: Final = "SSE stream replay truncated; events were dropped"
-LAGGED: Final = "SSE stream lagged; events were dropped"
 
 
 class EventStream:
@@ -81,24 +79,13 @@ def render(prediction: Prediction, batch: Batch) -> bytes:
     outputs: Sequence[Json] = prediction.outputs
     pieces: list[bytes] = []
     if batch.lost:
-        data = encode({"error": LATE if batch.late else LAGGED, "skipped": batch.lost})
-        pieces.append(_frame(run, number - 1, b"error", data))
+        pieces.append(b"id: %b-%d\nevent: error\ndata: %b\n\n" % (run, number - 1, loss(batch, "SSE")))
     for event in batch.events:
-        if isinstance(event, int):
+        if isinstance(event, int):  # the one that comes by the thousands
             pieces.append(
                 b'id: %b-%d\nevent: output\ndata: {"chunk":%b,"index":%d}\n\n' % (run, number, outputs[event], event)
             )
-        elif isinstance(event, LogEvent):
-            pieces.append(_frame(run, number, b"log", encode(event)))
-        elif isinstance(event, MetricEvent):
-            pieces.append(_frame(run, number, b"metric", encode(event)))
-        elif event is Mark.START:
-            pieces.append(_frame(run, number, b"start", encode({"id": prediction.id, "status": "processing"})))
         else:
-            pieces.append(_frame(run, number, b"completed", prediction.snapshot()))
+            pieces.append(b"id: %b-%d\nevent: %b\ndata: %b\n\n" % (run, number, *describe(prediction, event)))
         number += 1
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _frame(run: bytes, number: int, name: bytes, data: bytes) -> bytes:
-    return b"id: %b-%d\nevent: %b\ndata: %b\n\n" % (run, number, name, data)

@@ -30,9 +30,6 @@ TOO_LARGE: Final = "Failed to buffer the request body: length limit exceeded"
 WRONG_TYPE: Final = "Expected request with `Content-Type: application/json`"
 BAD_ID: Final = f"must be 1 to {MAX_ID} bytes without control characters"
 BAD_WEBHOOK: Final = "must be an absolute http or https URL"
-GONE: Final = "Prediction not found"
-OTHER_RUN: Final = "Last-Event-ID names no event of this run"
-TOO_MANY_FOLLOWERS: Final = "Too many stream subscribers"
 NOT_UTF8: Final = "Invalid URL: Invalid UTF-8 in `id`"
 
 _NAMES: Final = {dict: "map", list: "sequence", str: "string", int: "integer", float: "floating point"}
@@ -86,10 +83,10 @@ def detail(faults: Iterable[Fault]) -> bytes:
     return encode({"detail": list(faults)})
 
 
-def error(text: str, id: str | None = None) -> bytes:
+def failed(text: str, id: str | None = None) -> dict[str, Any]:
     """A refusal in the form of a failed prediction; ``id`` when the client gave one."""
     body = {"error": text, "status": "failed"}
-    return encode(body if id is None else {**body, "id": id})
+    return body if id is None else {**body, "id": id}
 
 
 def accepted(id: str) -> bytes:

@@ -124,6 +124,7 @@ class FakeService:
     history: int = 1024  # events
     modes: set[Mode] = field(default_factory=lambda: {Mode.PREDICT})
     created: trio.Event = field(default_factory=trio.Event)
+    draining_began: trio.Event = field(default_factory=trio.Event)
 
     def health(self) -> HealthSnapshot:
         versions = {"coglet": "0.23.1+trio.0.1.0", "cog_trio": "0.1.0", "python_sdk": "0.23.1", "python": "3.11"}
@@ -216,6 +217,10 @@ class FakeService:
     def shutdown(self) -> None:
         self.shutdowns += 1
         self.draining = True
+        self.draining_began.set()
+
+    async def wait_shutdown(self) -> None:
+        await self.draining_began.wait()
 
 
 class InstantService(FakeService):

@@ -610,9 +610,9 @@ async def test_a_route_that_fails_is_500_json(
     assert (await ask(client, "GET", "/")).status == 200
 
 
-async def test_websocket_at_any_path_is_refused_with_404(client: Client) -> None:
+async def test_websocket_at_another_path_is_refused_with_404(client: Client) -> None:
     await client.send(
-        b"GET /predictions/ws HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        b"GET /predictions/x HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
         b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
     )
     response = await client.response()

@@ -1,0 +1,150 @@
+"""Predictions over a WebSocket: messages that start, join and cancel come in, events go out, until a side leaves.
+
+A message is what ``POST /predictions`` takes as its body; one whose ``id`` is running joins that run; ``{"cancel":
+id}`` cancels. Every model is served, also one that does not offer server-sent events. Each event is one message
+``{"event", "id", "seq", "data"}``, with the data that server-sent events have; what is refused is an ``error`` event
+with the status that it would have had over HTTP, and the conversation goes on.
+
+One task listens, one task a followed run sends; all are in the socket's own nursery. The end of the socket ends them,
+and with them the runs that they alone kept alive (D4). When the service drains, the socket is closed as soon as
+nothing is followed on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from cog_trio.bridge.protocol import Json, Mode
+from cog_trio.prediction import Prediction
+from cog_trio.stream import Subscription
+from cog_trio.transport.events import describe, loss
+from cog_trio.transport.http import wire
+from cog_trio.transport.http.asgi import Headers, Receive, Send
+from cog_trio.transport.http.families import TRAININGS
+from cog_trio.transport.service import GONE, REFUSALS, Service, refused
+
+FOLLOWED: Final = "This prediction is followed on this socket already"
+NO_ID: Final = "must be the id of a prediction"
+GOING_AWAY: Final = 1001  # RFC 6455 7.4.1
+
+
+class _Cancel(msgspec.Struct):
+    cancel: Json = msgspec.UNSET
+
+
+_cancel: Final = msgspec.json.Decoder(_Cancel).decode
+
+
+class Conversation:
+    """One WebSocket."""
+
+    def __init__(self, service: Service, trace: Headers, receive: Receive, send: Send) -> None:
+        self._service = service
+        self._trace = trace
+        self._receive = receive
+        self._send = send
+        self._followed: set[str] = set()
+        self._unfollowed = trio.lowlevel.ParkingLot()
+
+    async def run(self) -> None:
+        """Accept the socket and talk until its end. Cancellation: what it alone kept alive is cancelled."""
+        await self._receive()  # websocket.connect
+        await self._send({"type": "websocket.accept"})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._close_when_drained, nursery.cancel_scope)
+            message: dict[str, Any] = await self._receive()
+            while message["type"] != "websocket.disconnect":
+                text = message.get("text")
+                refusal = self._hear(nursery, message["bytes"] if text is None else text.encode())
+                if refusal is not None:
+                    await self._send({"type": "websocket.send", "text": refusal.decode()})
+                message = await self._receive()
+            nursery.cancel_scope.cancel()
+
+    async def _close_when_drained(self, conversation: trio.CancelScope) -> None:
+        await self._service.wait_shutdown()
+        while self._followed:
+            await self._unfollowed.park()
+        await self._send({"type": "websocket.close", "code": GOING_AWAY})
+        conversation.cancel()
+
+    # In.
+
+    def _hear(self, nursery: trio.Nursery, message: bytes) -> bytes | None:
+        """Do what a message asks for; gives the event that tells why not."""
+        try:
+            id = _cancel(message).cancel
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            id = msgspec.UNSET  # the message's faults are found below
+        if isinstance(id, str):
+            return None if self._service.cancel(id) else _refusal(404, {"error": GONE}, id)
+        if id is not msgspec.UNSET:
+            return _refusal(422, {"detail": [wire.fault(["body", "cancel"], NO_ID)]}, None)
+        try:
+            body = wire.decode_create(message)
+        except wire.BadBody as bad:
+            return _refusal(bad.status, {"detail": bad.faults}, None)
+        if body.id in self._followed:
+            return _refusal(409, {"error": FOLLOWED}, body.id)
+        try:
+            prediction = self._running(body.id) or self._create(body)
+            if prediction.mode is not Mode.PREDICT:
+                return _refusal(406, {"error": TRAININGS.no_streaming}, body.id)
+            subscription = self._service.follow(prediction)
+        except REFUSALS as refusal:
+            return _refusal(*refused(refusal), body.id)
+        self._followed.add(prediction.id)
+        nursery.start_soon(self._follow, prediction, subscription)
+        return None
+
+    def _running(self, id: str | None) -> Prediction | None:
+        return None if id is None else self._service.running(id)
+
+    def _create(self, body: wire.Create) -> Prediction:
+        return self._service.create(
+            id=body.id,
+            input=body.input_json,
+            context=body.context,
+            webhook=body.webhook,
+            events=body.events,
+            trace=self._trace,
+            watched=True,
+            streamed=True,
+        )
+
+    # Out.
+
+    async def _follow(self, prediction: Prediction, subscription: Subscription) -> None:
+        try:
+            with subscription:
+                while not subscription.over:
+                    await subscription.wait()
+                    await self._tell(prediction, subscription)
+        finally:
+            self._followed.discard(prediction.id)
+            self._unfollowed.unpark_all()
+
+    async def _tell(self, prediction: Prediction, subscription: Subscription) -> None:
+        """Send all that is there, in one piece: only the last message is flushed."""
+        batch = subscription.take()
+        number, last = batch.first, batch.first + len(batch.events) - 1
+        if batch.lost:
+            text = _message(b"error", prediction.id, number - 1, loss(batch, "WebSocket"))
+            await self._send({"type": "websocket.send", "text": text.decode(), "more": True})
+        for event in batch.events:
+            name, data = describe(prediction, event)
+            text = _message(name, prediction.id, number, data)
+            await self._send({"type": "websocket.send", "text": text.decode(), "more": number < last})
+            number += 1
+
+
+def _message(event: bytes, id: str | None, number: int | None, data: bytes) -> bytes:
+    seq = b"null" if number is None else b"%d" % number
+    return b'{"event":"%b","id":%b,"seq":%b,"data":%b}' % (event, wire.encode(id), seq, data)
+
+
+def _refusal(status: int, body: dict[str, Any], id: str | None) -> bytes:
+    return _message(b"error", id, None, wire.encode({**body, "status": status}))
