@@ -14,8 +14,8 @@ a retry are bounded in number and bytes, for a receiver that is down must not fi
 from __future__ import annotations
 
 import logging
+import os
 import random
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from cog_trio import __version__
-from cog_trio.client import ClientUnusable, open_body, open_client
+from cog_trio.client import ClientUnusable, error_reason, open_body, open_client
 from cog_trio.prediction import Prediction, WebhookEvent, utcnow
 from cog_trio.stream import Change, Observer
 from cog_trio.webhook_rules import (
@@ -301,7 +301,7 @@ class Sender:
                     return answer
                 url = target
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            return Answer(None, f"{type(error).__name__}: {error}")
+            return Answer(None, f"{type(error).__name__}: {error_reason(error)}")
         return answer
 
 
@@ -320,4 +320,4 @@ async def _read_rest(response: httpx.Response) -> None:
 
 
 def _new_id() -> str:
-    return f"msg_{uuid.uuid4().hex}"
+    return f"msg_{os.urandom(16).hex()}"

@@ -11,8 +11,6 @@ whether the token may go along, which answers are worth another try, and how lon
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -156,6 +154,9 @@ def signing_key(secret: str) -> bytes:
 
 def sign(key: bytes, id: str, timestamp: int, body: bytes) -> Headers:
     """The three headers of Standard Webhooks."""
+    import hashlib  # these two load OpenSSL
+    import hmac
+
     digest = hmac.new(key, f"{id}.{timestamp}.".encode(), hashlib.sha256)
     digest.update(body)
     return (
