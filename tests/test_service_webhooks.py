@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ class Receiver:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Receiver:
+    async def run_sync(function: Callable[..., Any], *args: Any, **_: Any) -> Any:  # threads know no fake clock
+        await trio.lowlevel.checkpoint()
+        return function(*args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     mine = Receiver()
 
