@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -92,3 +93,16 @@ def test_wrong_flag_is_one_line_and_2(capsys: pytest.CaptureFixture[str], monkey
     said = capsys.readouterr().err
     assert said.startswith("cog-trio: ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("mode", ["predict", "train"])
+def test_D38_the_container_entry_needs_what_its_mode_serves(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other reference is of no use to it."""
+    monkeypatch.chdir(tmp_path)
+    mine, other = ("PREDICT", "TRAIN") if mode == "predict" else ("TRAIN", "PREDICT")
+    monkeypatch.delenv(f"COG_{mine}_TYPE_STUB", raising=False)
+    monkeypatch.setenv(f"COG_{other}_TYPE_STUB", "model.py:x")
+    assert entry.main(["--x-mode", mode], standalone_mode=False) == 1
+    assert f"COG_{mine}_TYPE_STUB is not set" in capsys.readouterr().err
