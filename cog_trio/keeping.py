@@ -18,6 +18,13 @@ from cog_trio.prediction import Prediction
 from cog_trio.stream import Subscription
 
 
+def forsaken(prediction: Prediction) -> bool:
+    """It was for somebody, who is gone, and nobody has taken the place."""
+    if not prediction.watched or prediction.watchers or prediction.terminal:
+        return False
+    return not (prediction.streamed and prediction.history.followers)
+
+
 class Keeper:
     """The rules of one service. ``grace``: seconds from the last follower's leaving to the cancellation."""
 
@@ -41,7 +48,7 @@ class Keeper:
         return prediction.history.follow(after, on_leave=partial(self._left, prediction))
 
     def _left(self, prediction: Prediction) -> None:
-        if not prediction.forsaken:
+        if not forsaken(prediction):
             return
         if not (prediction.streamed and self._grace):
             prediction.cancel()
@@ -58,5 +65,5 @@ class Keeper:
                 await prediction.wait_finished()
         finally:
             del self._lingering[prediction]
-        if prediction.forsaken:
+        if forsaken(prediction):
             prediction.cancel()

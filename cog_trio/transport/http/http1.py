@@ -26,6 +26,8 @@ from wsproto.events import Message as WebsocketMessage
 
 __all__ = ["H2ProtocolAssumedError", "Http1", "Limits", "Link"]
 
+PING: Final = 20.0  # seconds between two pings of a WebSocket, so that proxies keep it and a dead client is found
+PONG_TIME: Final = 3 * PING  # seconds until a WebSocket's client that answers nothing is given up
 DRAIN_TIME: Final = 30.0  # seconds that the rest of an unwanted body may take, in all
 MAX_AHEAD: Final = 64 * 2**10  # bytes of later requests that are read while one runs; then the client waits
 _END_OF_HEAD: Final = re.compile(rb"\n(\r?\n)")
@@ -101,6 +103,8 @@ class Http1(H11Protocol):
         if self.connection.their_state is _SEND_BODY:
             deadline = now + self.limits.header_timeout
             return min(deadline, self.drop_deadline) if self.dropping else deadline
+        if isinstance(self.stream, WSStream):
+            return now + PONG_TIME
         if self.head_since is not None:
             return self.head_since + self.limits.header_timeout
         return float("inf") if idle_since is None else idle_since + keep_alive

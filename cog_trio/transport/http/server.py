@@ -24,6 +24,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from cog_trio.settings import Settings
 from cog_trio.transport.http.connection import App, Connection, serve_connection
+from cog_trio.transport.http.http1 import PING
 from cog_trio.transport.http.sockets import CannotListen, is_loopback, open_listeners, url_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 CLOSE_GRACE: Final = 3.0  # seconds that open connections get at the end
 MAX_HEAD: Final = 32 * 2**10  # bytes of a request's head; a larger one gets 431
 MIN_DRAIN: Final = 2**20  # bytes of an unwanted body that are read in any case
-PING: Final = 20.0  # seconds between two pings of a WebSocket, so that proxies keep it and a dead client is found
 HTTP2_REQUESTS: Final = 10_000  # on one connection: a bound on rapid resets; HTTP/1.1 needs none
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"

@@ -14,6 +14,7 @@ import trio.testing
 
 from cog_trio.bridge.protocol import Mode
 from cog_trio.health import HealthSnapshot
+from cog_trio.keeping import forsaken
 from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, WebhookEvent
 from cog_trio.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
 from cog_trio.settings import Settings
@@ -150,7 +151,7 @@ class FakeService:
         self,
         *,
         id: str | None = None,
-        input: bytes | None = None,
+        input: bytes | memoryview | None = None,
         context: dict[str, str] | None = None,
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
@@ -204,7 +205,7 @@ class FakeService:
         return prediction.history.follow(after, lambda: self._left(prediction))
 
     def _left(self, prediction: Prediction) -> None:
-        if prediction.forsaken:
+        if forsaken(prediction):
             prediction.cancel()
             self.finish(prediction.id, Fact.CUT)
 
