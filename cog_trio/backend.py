@@ -58,7 +58,7 @@ class Callee(NamedTuple):
     validator: Validator | None = None  # None: its inputs can't be checked
     output_is_array: bool = False
 
-    def check(self, input: bytes) -> tuple[bytes, bytes]:
+    def check(self, input: bytes | memoryview) -> tuple[bytes | memoryview, bytes | memoryview]:
         """The input for the worker, and the input as clients may see it.
 
         Raises:

@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 import trio
 
-from cog_trio.bridge.protocol import MAX_INLINE, Spilled
+from cog_trio.bridge.protocol import MAX_INLINE
 
 log = logging.getLogger("cog_trio.files")
 
@@ -160,13 +160,13 @@ async def keep_ready_file(path: str, settled: trio.Event, unready: trio.Event) -
 # Inputs.
 
 
-def needs_spill(input: bytes, context: dict[str, str]) -> bool:
+def needs_spill(input: bytes | memoryview, context: dict[str, str]) -> bool:
     """Whether a Predict with these would be over the limit for inline payloads (D26)."""
     size = len(input) + (len(msgspec.json.encode(context)) if context else 0)
     return size > MAX_INLINE - ENVELOPE
 
 
-async def spill(folder: str, input: bytes, context: dict[str, str]) -> str:
+async def spill(folder: str, input: bytes | memoryview, context: dict[str, str]) -> str:
     """Write input and context to a file in the run's folder, which is made; gives its path.
 
     Raises:
@@ -176,9 +176,10 @@ async def spill(folder: str, input: bytes, context: dict[str, str]) -> str:
 
     def write() -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        data = msgspec.json.encode(Spilled(input=msgspec.Raw(input), context=context))
+        rest = b',"context":%s}' % msgspec.json.encode(context)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
+            for piece in (b'{"input":', input, rest):  # a Spilled, without a copy of the input
+                file.write(piece)
 
     await trio.to_thread.run_sync(write)
     return path

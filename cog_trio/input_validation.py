@@ -23,6 +23,11 @@ MAX_FAULTS: Final = 1000  # of one request: a long list of wrong elements is not
 _MISSING: Final = object()
 _EMPTY: Final = b"{}"
 _ROOT: Final[Loc] = ("body", "input")
+LONG: Final = 2**16  # bytes of a text that is left as it is
+SAMPLE: Final = 2**18  # bytes of it that are looked at together
+BEGINNING: Final = 256  # characters that stand for it
+_ANY_TEXT: Final = {"type": "string"}
+
 _URL: Final = re.compile(r"(?:https?|data):", re.IGNORECASE)
 
 
@@ -47,8 +52,8 @@ class MalformedInput(Exception):
 
 
 class Checked(NamedTuple):
-    input: bytes  # for the worker
-    echo: bytes  # for clients: secrets masked, absent nullable inputs shown as null
+    input: bytes | memoryview  # for the worker
+    echo: bytes | memoryview  # for clients: secrets masked, absent nullable inputs shown as null
     dropped: list[str]  # names in the request that are no inputs (D8)
 
 
@@ -86,7 +91,7 @@ class _Rule(NamedTuple):
     secret: bool
 
 
-def decode(raw: bytes | None) -> Json:
+def decode(raw: bytes | memoryview | msgspec.Raw | None) -> Json:
     """The value in a request's ``input``; absent is null.
 
     Raises:
@@ -145,12 +150,13 @@ class Validator:
                 inject.append(name)
         rules.sort(key=lambda pair: pair[0])
         self._rules: Final = tuple(rule for _, rule in rules)
+        self._texts: Final = frozenset(rule.name for rule in self._rules if rule.schema == _ANY_TEXT)
         self._names: Final = frozenset(rule.name for rule in self._rules)
         self._secrets: Final = tuple(rule.name for rule in self._rules if rule.secret)
         self._inject: Final = tuple(inject)
         self._extra: Final = inputs.extra
 
-    def check(self, raw: bytes | None, decoded: Json = _MISSING) -> Checked:
+    def check(self, raw: bytes | memoryview | None, decoded: Json = _MISSING) -> Checked:
         """Check one request's ``input``; absent and null count as no inputs at all.
 
         Args:
@@ -161,7 +167,7 @@ class Validator:
           InvalidInput: with every fault there is.
           MalformedInput: as ``decode``.
         """
-        value = decode(raw) if decoded is _MISSING else decoded
+        value = self._decode(raw) if decoded is _MISSING else decoded
         if raw is None or value is None:
             raw, value = _EMPTY, {}
         if not isinstance(value, dict):
@@ -192,7 +198,20 @@ class Validator:
             dropped = [name for name in value if name not in self._names]
         return self._answer(raw, value, dropped)
 
-    def _answer(self, raw: bytes, value: dict[str, Json], dropped: list[str]) -> Checked:
+    def _decode(self, raw: bytes | memoryview | None) -> Json:
+        """As ``decode``, with the beginnings of long texts in their place."""
+        if raw is None or len(raw) <= LONG or not self._texts:
+            return decode(raw)
+        try:
+            members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return decode(raw)  # which says what it is, if no object
+        return {
+            name: _beginning(member) if name in self._texts and _is_long_text(memoryview(member)) else decode(member)
+            for name, member in members.items()
+        }
+
+    def _answer(self, raw: bytes | memoryview, value: dict[str, Json], dropped: list[str]) -> Checked:
         shown: dict[str, Json] = {name: None for name in self._inject if name not in value}
         for name in self._secrets:
             if value.get(name) is not None:
@@ -227,6 +246,21 @@ class Validator:
                     faults.append(Fault(loc=list(_ROOT), msg="there are more faults than these", type="value_error"))
                     return faults
         return faults
+
+
+def _is_long_text(json: memoryview) -> bool:
+    """Whether well-formed JSON is a long text that stands there as it is: ASCII without escapes."""
+    if len(json) <= LONG or json[0] != ord('"'):
+        return False
+    for start in range(0, len(json), SAMPLE):
+        sample = bytes(json[start : start + SAMPLE])
+        if not sample.isascii() or b"\\" in sample:
+            return False
+    return True
+
+
+def _beginning(text: msgspec.Raw) -> str:
+    return str(memoryview(text)[1:BEGINNING], "ascii")
 
 
 def _is_secret(fragment: Mapping[str, Json]) -> bool:

@@ -13,14 +13,13 @@ What the worker made for us (spilled values, copies) is deleted as soon as it wa
 
 from __future__ import annotations
 
-import binascii
-import json
 import os
 import stat
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -37,10 +36,11 @@ if TYPE_CHECKING:
     import httpx
 
 UPLOADS: Final = 8  # of one prediction at once
-CHUNK: Final = 3 * 2**20  # bytes a read; a multiple of 3, so that pieces of base64 can be joined
+CHUNK: Final = 3 * 2**16  # bytes a read: a multiple of 3, so that pieces of base64 can be joined, and near the CPU
 JOINED_HERE: Final = 2**18  # bytes that are put together without a thread
 ITSELF: Final = -1  # in place of a number: the file is the item, or its JSON
 _NULL: Final = b"null"
+_encode_into: Final = msgspec.json.Encoder().encode_into
 
 
 class _Item:
@@ -277,16 +277,21 @@ def data_url(path: str, mime_type: str | None = None) -> msgspec.Raw:
     Raises:
       OSError: if it is missing, unreadable or no regular file; the text names it.
     """
-    mime = json.dumps(mime_type or guess_mime(path))[1:-1]
+    head = b'"data:%s;base64,' % msgspec.json.encode(mime_type or guess_mime(path))[1:-1]
+    out = bytearray(head)
     with _open_regular(path) as stream:
-        out = bytearray(f'"data:{mime};base64,'.encode())
-        while chunk := stream.read(CHUNK):
-            out += binascii.b2a_base64(chunk, newline=False)
+        piece = memoryview(bytearray(CHUNK))
+        while length := stream.readinto(piece):  # full, but for the last one
+            last = len(out) - 1
+            before = out[last]
+            _encode_into(piece[:length], out, last)  # base64 in quotes, twice as fast as binascii's
+            out[last] = before  # the quote before it goes, the one behind it is the next piece's to overwrite
+            out.pop()
     out += b'"'
     return msgspec.Raw(out)
 
 
-def _open_regular(path: str) -> BinaryIO:
+def _open_regular(path: str) -> BufferedReader:
     """Open for reading without ever waiting: a pipe or device that a name leads to is refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

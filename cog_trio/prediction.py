@@ -23,6 +23,7 @@ import trio
 from cog_trio.bridge.protocol import Json, LogSource, MetricMode, Mode, PredictionId
 from cog_trio.logtext import LogText
 from cog_trio.metrics import Unfit, aggregate
+from cog_trio.splice import LARGE, MARK, Pieces, splice
 from cog_trio.stream import CAPACITY, History, Observer
 
 LOG_LIMIT: Final = 32 * 2**20  # bytes of a prediction's logs, unless the settings say otherwise
@@ -137,7 +138,7 @@ class Prediction:
         self,
         id: str,
         *,
-        input: bytes = b"{}",
+        input: bytes | memoryview = b"{}",
         output_is_array: bool = False,
         watched: bool = False,
         mode: Mode = Mode.PREDICT,
@@ -151,7 +152,7 @@ class Prediction:
         now: Callable[[], datetime] = utcnow,
     ) -> None:
         self.id = PredictionId(id)
-        self.input: bytes | None = input  # as shown: secrets masked; None once dropped to save memory (D6)
+        self.input: bytes | memoryview | None = input  # as shown: secrets masked; None once dropped to save memory (D6)
         self.status = Status.STARTING
         self.scope = trio.CancelScope()
         self.watched = watched  # created by a request that waits: the last watcher to leave cancels (D4)
@@ -284,13 +285,6 @@ class Prediction:
     def cancel_requested(self) -> bool:
         return self.scope.cancel_called
 
-    @property
-    def forsaken(self) -> bool:
-        """It was for somebody, who is gone, and nobody has taken the place (D4)."""
-        if not self.watched or self.watchers or self.terminal:
-            return False
-        return not (self.streamed and self.history.followers)
-
     async def wait_finished(self) -> None:
         """Wait for the terminal state. Cancellation: the prediction goes on."""
         await self._finished.wait()
@@ -359,11 +353,17 @@ class Prediction:
 
     def snapshot(self, with_input: bool = False, *, running: bool = False) -> bytes:
         """It as JSON: what replies, polls and webhooks show. ``running``: as it was before its end, if it has ended."""
+        return b"".join(self.pieces(with_input, running=running))
+
+    def pieces(self, with_input: bool = False, *, running: bool = False) -> Pieces:
+        """The snapshot in pieces, large outputs not copied: for one who can send it so."""
         unset = msgspec.UNSET
         status, metrics, error, completed_at = self.status, self.metrics, self._error, self._completed_at
         if running and self.terminal:
             status, metrics, error, completed_at = Status.PROCESSING, self._metrics, None, None
-        return _encode(
+        output = self._output(status)
+        large = output if isinstance(output, (msgspec.Raw, list)) and self.output_size > LARGE else None
+        data = _encode(
             Snapshot(
                 id=self.id,
                 status=status,
@@ -372,11 +372,12 @@ class Prediction:
                 created_at=self._created_at.isoformat(),
                 started_at=unset if self._started_at is None else self._started_at.isoformat(),
                 completed_at=unset if completed_at is None else completed_at.isoformat(),
-                output=self._output(status),
+                output=output if large is None else MARK,
                 error=unset if error is None else error,
                 input=msgspec.Raw(self.input) if with_input and self.input is not None else unset,
             )
         )
+        return (data,) if large is None else splice(data, large)
 
     def announcement(self) -> bytes:
         """It as JSON at the moment it began, whatever has happened since."""

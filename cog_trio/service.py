@@ -165,7 +165,7 @@ class PredictionService:
         self,
         *,
         id: str | None = None,
-        input: bytes | None = None,
+        input: bytes | memoryview | None = None,
         context: dict[str, str] | None = None,
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ALL_EVENTS,
@@ -301,7 +301,7 @@ class PredictionService:
     # One prediction's task.
 
     async def _run(
-        self, orchestrator: Orchestrator, slot: PredictionSlot, input: bytes, context: dict[str, str]
+        self, orchestrator: Orchestrator, slot: PredictionSlot, input: bytes | memoryview, context: dict[str, str]
     ) -> None:
         prediction = slot.prediction
         folder = self._workspace.run_folder()
@@ -319,7 +319,9 @@ class PredictionService:
                 await self._workspace.remove(folder)
             self._finish(prediction, outcome, files.error)
 
-    async def _job(self, slot: PredictionSlot, folder: str, input: bytes, context: dict[str, str]) -> Job | Outcome:
+    async def _job(
+        self, slot: PredictionSlot, folder: str, input: bytes | memoryview, context: dict[str, str]
+    ) -> Job | Outcome:
         """What the worker gets; its outcome, if it could not be made. The permit is given back on every way out
         but the good one."""
         if not needs_spill(input, context):

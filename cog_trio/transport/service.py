@@ -41,7 +41,7 @@ class Service(Protocol):
         self,
         *,
         id: str | None = None,
-        input: bytes | None = None,
+        input: bytes | memoryview | None = None,
         context: dict[str, str] | None = None,
         webhook: str | None = None,
         events: frozenset[WebhookEvent] = ...,

@@ -7,6 +7,7 @@ reading; downloads live in the run's own folder until the run has ended and its 
 
 from __future__ import annotations
 
+import mmap
 import os
 from functools import partial
 from typing import Any, Final
@@ -15,7 +16,7 @@ import msgspec
 import trio
 
 from cog_trio import client
-from cog_trio.bridge.protocol import DOWNLOADS, Spilled
+from cog_trio.bridge.protocol import DOWNLOADS
 from cog_trio.hosts import Hosts
 from cog_trio.sdk import _urls
 from cog_trio.worker.download import fetch_all, remove
@@ -28,6 +29,9 @@ _TIMEOUT: Final = float(os.environ.get("COG_TRIO_DOWNLOAD_TIMEOUT", "600"))  # s
 _LIMIT: Final = int(os.environ["COG_TRIO_DOWNLOAD_LIMIT"]) if "COG_TRIO_DOWNLOAD_LIMIT" in os.environ else None
 _HOSTS: Final = Hosts(os.environ["COG_TRIO_INPUT_HOSTS"].split(",")) if "COG_TRIO_INPUT_HOSTS" in os.environ else None
 _urls.open_client = partial(client.open_sync_client, hosts=_HOSTS)  # files that a model reads itself
+
+
+NO_OBJECT: Final = "Input validation error: the input must be a JSON object"
 
 
 class Unready(Exception):
@@ -76,25 +80,35 @@ def _load(job: Job) -> None:
         return
     assert isinstance(predict.input_file, str)
     try:
-        with open(predict.input_file, "rb") as file:
-            data = file.read()
-    except OSError as error:
+        spilled = _read_spilled(predict.input_file)
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: an empty file, no JSON, no UTF-8
         raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
     finally:
         if os.path.exists(predict.input_file):
             os.unlink(predict.input_file)
-    try:
-        spilled = msgspec.json.decode(data, type=Spilled)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
+    if not isinstance(spilled.input, dict):
+        raise Unready(NO_OBJECT)
     job.context = spilled.context
-    job.input = _object(spilled.input)
+    job.input = spilled.input
+
+
+class _Spilled(msgspec.Struct):
+    """``Spilled`` with the input decoded at once."""
+
+    input: Any
+    context: dict[str, str] = {}
+
+
+def _read_spilled(path: str) -> _Spilled:
+    """Decoded out of the system's own pages: a copy of so much would cost as much time as its decoding."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return msgspec.json.decode(data, type=_Spilled)
 
 
 def _object(raw: msgspec.Raw) -> dict[str, Any]:
     value = _decode(raw)
     if not isinstance(value, dict):
-        raise Unready("Input validation error: the input must be a JSON object")
+        raise Unready(NO_OBJECT)
     return value
 
 

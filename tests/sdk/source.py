@@ -83,7 +83,7 @@ def output_of(model: Model) -> dict[str, Any]:
 def arguments(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     """What ``run`` gets for a request's input: through the edge, the worker's conversion and the binding."""
     checked = Validator(model.document, model.inputs).check(json.dumps(given).encode())
-    values = coerce(model.parameters, json.loads(checked.input), {})
+    values = coerce(model.parameters, json.loads(bytes(checked.input)), {})
     args, kwargs = model.bind(values)
     positional = [parameter.name for parameter in model.parameters if parameter.positional]
     return {**dict(zip(positional, args, strict=True)), **kwargs}

@@ -89,7 +89,9 @@ def is_own(origin: bytes, host: bytes | None) -> bool:
     return authority == own or authority.removesuffix(_PORTS[scheme]) == own.removesuffix(_PORTS[scheme])
 
 
-async def read_body(receive: Callable[[], Awaitable[dict[str, Any]]], length: bytes | None, limit: int) -> bytes:
+async def read_body(
+    receive: Callable[[], Awaitable[dict[str, Any]]], length: bytes | None, limit: int
+) -> bytes | bytearray:
     """The whole body.
 
     Args:
@@ -101,16 +103,19 @@ async def read_body(receive: Callable[[], Awaitable[dict[str, Any]]], length: by
     """
     if length is not None and length.isdigit() and (len(length) > 18 or int(length) > limit):
         raise TooLarge
-    chunks: list[bytes] = []
-    size = 0
+    body: bytes | bytearray = b""
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise ClientGone
         if chunk := message.get("body", b""):
-            size += len(chunk)
-            if size > limit:
+            if len(body) + len(chunk) > limit:
                 raise TooLarge
-            chunks.append(chunk)
+            if not body:
+                body = chunk
+            elif isinstance(body, bytearray):
+                body += chunk  # grows where it is: a list of all chunks and their whole would be two copies
+            else:
+                body = bytearray(body) + chunk
         if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            return body

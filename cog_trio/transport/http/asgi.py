@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
+from cog_trio.splice import Pieces, parts
 from cog_trio.transport.http.access import Access, ClientGone
 from cog_trio.transport.http.inbox import EXTENSION, Inbox
 from cog_trio.transport.http.wire import BAD_ID, NOT_UTF8, detail, encode, fault, is_id
@@ -45,6 +46,28 @@ class Stream(Protocol):
     @property
     def headers(self) -> Headers: ...
     async def respond(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None: ...
+
+
+class Large(NamedTuple):
+    """A whole body as well, JSON, too large for a copy of it: it is sent in parts."""
+
+    status: int
+    pieces: Pieces
+    headers: Headers
+
+    async def respond(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        length = (b"content-length", b"%d" % sum(map(len, self.pieces)))
+        await send({"type": "http.response.start", "status": self.status, "headers": [_JSON, length, *headers]})
+        for part in parts(self.pieces):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def shown(status: int, pieces: Pieces, headers: Headers) -> Reply | Large:
+    """A reply with a body in pieces, of which there may be one."""
+    if len(pieces) > 1:
+        return Large(status, pieces, headers)
+    return Reply(status, bytes(pieces[0]), headers)
 
 
 class Request:

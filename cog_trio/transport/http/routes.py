@@ -29,6 +29,7 @@ from cog_trio.transport.http.asgi import (
     Routes,
     Send,
     Stream,
+    shown,
 )
 from cog_trio.transport.http.families import FAMILIES, Family
 from cog_trio.transport.http.headers import is_json, preference, trace, wants_stream
@@ -122,7 +123,7 @@ class Handlers:
             if wait > 0 and not prediction.terminal:
                 with trio.move_on_after(wait):
                     await _finish_or_leave(request, prediction)
-        return Reply(200, prediction.snapshot(with_input=True), (_VARY, *applied))
+        return shown(200, prediction.pieces(with_input=True), (_VARY, *applied))
 
     async def create(self, family: Family, request: Request) -> Reply | Stream:
         if not self._service.serves(family.mode):
@@ -148,7 +149,7 @@ class Handlers:
         if running is None:
             return await self._start(family, request, body, request.id)
         if preference(request.headers.get(b"prefer", b"")).respond_async:
-            return Reply(202, running.snapshot(with_input=True), _ASYNC)
+            return shown(202, running.pieces(with_input=True), _ASYNC)
         return await self._watch(request, running)
 
     async def _body(self, request: Request) -> wire.Create:
@@ -207,10 +208,10 @@ class Handlers:
             return _NOTHING_MORE
         return EventStream(request, prediction, subscription)
 
-    async def _watch(self, request: Request, prediction: Prediction) -> Reply:
+    async def _watch(self, request: Request, prediction: Prediction) -> Reply | Stream:
         with self._service.watch(prediction):
             await _finish_or_leave(request, prediction)
-        return Reply(200, prediction.snapshot(), (_VARY,))
+        return shown(200, prediction.pieces(), (_VARY,))
 
 
 def _absent(family: Family) -> Reply:
