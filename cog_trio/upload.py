@@ -1,6 +1,6 @@
 """One output file to one URL: ``PUT``, streamed from disk, repeated while that may help.
 
-What is in memory is one piece of the file, read in a thread. A try has no fixed length: it is given up when nothing
+What is in memory is one piece of the file, read in a thread unless it is small. A try has no fixed length: it is given up when nothing
 has moved for the timeout, be it the connect, a piece of the body or the answer. No connection, a timeout, 408, 429
 and 5xx may pass, so they are tried again after a pause; any other answer is final. Redirects that keep the method
 are followed here by hand: followed by httpx, a 302 would turn the ``PUT`` into a ``GET`` and look like a success.
@@ -164,7 +164,10 @@ def _body_class() -> type[Any]:
                 if self._read == self._size:
                     raise StopAsyncIteration
                 wanted = min(PIECE, self._size - self._read)
-                self._piece = await trio.to_thread.run_sync(os.pread, self._file, wanted, self._read)
+                if wanted <= CHUNK:  # the way to a thread and back costs more
+                    self._piece = os.pread(self._file, wanted, self._read)
+                else:
+                    self._piece = await trio.to_thread.run_sync(os.pread, self._file, wanted, self._read)
                 if not self._piece:
                     raise OSError("the file became shorter while it was uploaded")
                 self._read += len(self._piece)
