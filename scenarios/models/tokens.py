@@ -1,0 +1,28 @@
+"""Yields short texts: many at once or one after the other, says when, and fails if it is told to."""
+
+import time
+from collections.abc import Iterator
+
+from cog import BaseRunner, current_scope, streaming
+
+
+class Runner(BaseRunner):
+    def setup(self) -> None:
+        self.runs = 0
+
+    @streaming
+    def run(
+        self, count: int = 3, delay: float = 0.0, size: int = 0, fail_at: int = -1, log: bool = False
+    ) -> Iterator[str]:
+        self.runs += 1
+        print(f"run {self.runs}")
+        current_scope().record_metric("runs", self.runs)
+        for number in range(count):
+            if number == fail_at:
+                raise ValueError("enough")
+            if log:
+                print(f"line {number}")
+            yield f"{number}:{time.time():.6f}" + "x" * size
+            if delay:
+                time.sleep(delay)
+        print("done")
