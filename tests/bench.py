@@ -65,15 +65,19 @@ class Bench:
     def events(self) -> list[Event]:
         return [thing for thing in self.heard if not isinstance(thing, Outcome)]
 
-    def start(self, id: str = "p", input: bytes = INPUT, context: dict[str, str] | None = None) -> Run:
+    def start(
+        self, id: str = "p", input: bytes = INPUT, context: dict[str, str] | None = None, *, streamed: bool = False
+    ) -> Run:
         """Start a run; its Predict is out when the others get their turn."""
-        run = self.make(id, input, context)
+        run = self.make(id, input, context, streamed=streamed)
         self.nursery.start_soon(run.perform)
         return run
 
-    def make(self, id: str, input: bytes = INPUT, context: dict[str, str] | None = None) -> Run:
+    def make(
+        self, id: str, input: bytes = INPUT, context: dict[str, str] | None = None, *, streamed: bool = False
+    ) -> Run:
         """A run that has its permit, not yet started."""
-        return Run(self, Prediction(id), Job("dir", msgspec.Raw(input), context=context or {}))
+        return Run(self, Prediction(id, streamed=streamed), Job("dir", msgspec.Raw(input), context=context or {}))
 
     async def begin(self, id: str = "p", slot: int = 0, **options: Any) -> tuple[Run, Predict]:
         """Start a run and receive its Predict."""
