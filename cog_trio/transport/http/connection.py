@@ -16,6 +16,7 @@ Hypercorn's protocols do the parsing; this class is the transport beneath them a
 from __future__ import annotations
 
 import logging
+import os
 import socket as stdlib_socket
 import struct
 import sys
@@ -235,6 +236,10 @@ class Connection:
                 self._written.unpark_all()
 
     async def _write(self, data: bytes) -> None:
+        """Write it all; no checkpoint where the kernel takes it at once, which is the usual case."""
+        sent = self._write_now(data)
+        if sent == len(data):
+            return
         timeout = self._server.write_timeout
         with trio.fail_after(timeout) as scope:
             if self._socket is None:
@@ -242,12 +247,25 @@ class Connection:
                     await self._stream.send_all(data[start : start + MAX_READ])
                     scope.deadline = trio.current_time() + timeout
                 return
-            sent = await self._socket.send(data)
-            if sent < len(data):
-                with memoryview(data) as view:
-                    while sent < len(data):
-                        scope.deadline = trio.current_time() + timeout
-                        sent += await self._socket.send(view[sent:])
+            with memoryview(data) as view:
+                while sent < len(data):
+                    sent += await self._socket.send(view[sent:])
+                    scope.deadline = trio.current_time() + timeout
+
+    def _write_now(self, data: bytes) -> int:
+        """How many bytes the kernel took without a wait.
+
+        Raises:
+          trio.BrokenResourceError: if nobody will read them.
+        """
+        if self._socket is None:
+            return 0
+        try:
+            return os.write(self._socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(f"the client is gone: {error}") from error
 
     async def _abort(self) -> None:
         """Nothing more can be written: end it now, what the kernel holds included."""
@@ -318,6 +336,8 @@ class Connection:
                 self._corks -= 1
             if message["type"] != "http.response.start" and not message.get("more"):  # a WebSocket's next comes now
                 await self.flush()
+                if not final:
+                    await trio.lowlevel.checkpoint()  # for an app that sends on and on to a client that keeps up
 
         try:
             await self._app(scope, inbox.receive, send)
