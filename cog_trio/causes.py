@@ -22,7 +22,11 @@ FAILED: Final = "Worker failed: {}"
 LEFT: Final = "Worker shut down unasked"
 UNUSABLE: Final = "Worker has no usable slot left: {}"
 DID_NOT_STOP: Final = "Worker killed: a canceled prediction did not stop within {:g} s"
+OVERRAN: Final = "Worker killed: a prediction over its time limit did not stop within {:g} s"
 SHUT_DOWN: Final = "Worker was shut down"
+
+# A run ends.
+TIMED_OUT: Final = "Prediction timed out after {:g} s"
 
 # One slot is lost.
 CLOSED_SLOT: Final = "Worker closed the socket of slot {}"

@@ -52,7 +52,19 @@ def lost(cause: str) -> Outcome:
 class Flight:
     """One run; made by the orchestrator only."""
 
-    __slots__ = ("_due", "_files", "_waiter", "announced", "outcome", "prediction", "proof", "run", "settled", "slot")
+    __slots__ = (
+        "_due",
+        "_files",
+        "_waiter",
+        "announced",
+        "outcome",
+        "overrun",
+        "prediction",
+        "proof",
+        "run",
+        "settled",
+        "slot",
+    )
 
     def __init__(self, slot: SlotId, run: int, prediction: Prediction, files: FileTaker) -> None:
         self.slot = slot
@@ -60,6 +72,7 @@ class Flight:
         self.prediction = prediction
         self.announced = False  # it has put out a file, and the worker waits for FilesTaken
         self.outcome: Outcome | None = None
+        self.overrun: Outcome | None = None  # it is being stopped because of this, and that is its outcome then
         self.proof: SlotIdle | None = None
         self._files = files
         self._due = 0  # files inside the last item that have not come yet
@@ -142,9 +155,9 @@ class Flight:
         return self.outcome is not None and self.proof is None and not self.announced
 
     def end(self, outcome: Outcome) -> None:
-        """Record how it ended; the first end stands."""
+        """Record how it ended; the first end stands, and a cause of our own before what the model says last."""
         if self.outcome is None:
-            self.outcome = outcome
+            self.outcome = outcome if self.overrun is None or outcome.ours else self.overrun
             self._wake()
 
     def settle(self, proof: SlotIdle | None) -> None:

@@ -93,6 +93,7 @@ class Orchestrator:
 
     def __init__(self, supervisor: Supervisor, settings: Settings) -> None:
         self._supervisor = supervisor
+        self._predict_timeout = math.inf if settings.predict_timeout is None else settings.predict_timeout
         self._cancel_grace = settings.cancel_grace
         self._last_run = 0
 
@@ -112,7 +113,8 @@ class Orchestrator:
     async def run(self, slot: PredictionSlot, job: Job, files: FileTaker) -> Outcome:
         """Run a prediction; back when it has ended, its slot is idle or given up, and its permit is returned.
 
-        The prediction's terminal step is left to the caller.
+        The prediction's terminal step is left to the caller. Over its time limit a run is stopped like a cancelled
+        one, and has failed.
 
         Cancellation: before a byte is written it is cut at once. From then on the worker is asked to stop and the wait
         goes on. Cancelled is raised only where there is no user code to wait for: while files are being taken (the run
@@ -132,7 +134,8 @@ class Orchestrator:
             slot.prediction.dispatched()
             try:
                 await self._dispatch(flight, job)
-                await flight.wait_ended(lambda: self._ask_to_stop(flight))
+                with trio.move_on_after(self._predict_timeout) as limit:
+                    await flight.wait_ended(lambda: self._ask_to_stop(flight, limit))
                 try:
                     if flight.announced:
                         await files.settled()
@@ -193,11 +196,18 @@ class Orchestrator:
         elif not supervisor.dying:
             supervisor.nursery.start_soon(supervisor.close_slot, flight.slot)
 
-    def _ask_to_stop(self, flight: Flight) -> None:
+    def _ask_to_stop(self, flight: Flight, limit: trio.CancelScope) -> None:
+        """A cancellation has come, or else the time limit has passed."""
+        overrun = limit.cancel_called and not flight.prediction.cancel_requested
+        if overrun and flight.outcome is not None:
+            return  # it was in time, only its Idle is late
+        if overrun:
+            flight.overrun = lost(causes.TIMED_OUT.format(self._predict_timeout))
         flight.prediction.history.release()
         self._supervisor.tell(Cancel(flight.slot, flight.prediction.id, flight.run))
         if self._cancel_grace is not None:
-            self._supervisor.limits.set(flight.run, self._cancel_grace, causes.DID_NOT_STOP.format(self._cancel_grace))
+            cause = causes.OVERRAN if overrun else causes.DID_NOT_STOP
+            self._supervisor.limits.set(flight.run, self._cancel_grace, cause.format(self._cancel_grace))
 
     async def _settle(self, flight: Flight) -> None:
         """Get the proof of idleness, or lose the slot."""

@@ -103,8 +103,14 @@ class Settings:
         variable="COG_SETUP_TIMEOUT",
         lenient=WHOLE_SECONDS,
     )
+    predict_timeout: float | None = _row(
+        None, "--predict-timeout", SECONDS, "seconds from the start of a prediction until it is stopped and has failed"
+    )
     cancel_grace: float | None = _row(
-        None, "--cancel-grace", GRACE, "seconds that a cancelled prediction may go on before its worker is killed"
+        None,
+        "--cancel-grace",
+        GRACE,
+        "seconds that a prediction may go on when it is cancelled or over its time limit; then its worker is killed",
     )
     drain_grace: float = _row(
         30.0,
