@@ -31,7 +31,7 @@ MAX_FOLLOWERS: Final = 1024  # of one prediction
 LAG: Final = 4 * 2**20  # bytes that a follower may be behind
 PATIENCE: Final = 10.0  # seconds that a run is slowed for a follower that takes nothing
 OVERHEAD: Final = 64  # bytes that an event counts for beside its content: what the wire and we need for it
-BATCH: Final = 256 * 2**10  # bytes that are taken at once; one larger event is taken alone
+BATCH: Final = 64 * 2**10  # bytes that are taken at once, and all that a stuck client holds; a larger event goes alone
 MAX_HELD: Final = 32 * 2**20  # bytes of logs and metrics that are kept for those who come later
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 import trio
@@ -118,10 +120,11 @@ async def test_waiting_is_a_checkpoint_and_loses_nothing_when_cancelled() -> Non
 
 
 def test_who_comes_late_gets_the_last_events_and_how_many_are_missing() -> None:
-    batch = filled(CAPACITY).follow().take()
-    assert (batch.first, batch.lost, len(batch.events)) == (1, 0, CAPACITY)
-    batch = filled(CAPACITY + 7).follow().take()
-    assert (batch.first, batch.lost, batch.late, len(batch.events)) == (8, 7, True, CAPACITY)
+    batches = all_of(filled(CAPACITY).follow())
+    assert (batches[0].first, batches[0].lost, sum(len(batch.events) for batch in batches)) == (1, 0, CAPACITY)
+    batches = all_of(filled(CAPACITY + 7).follow())
+    assert (batches[0].first, batches[0].lost, sum(len(batch.events) for batch in batches)) == (8, 7, CAPACITY)
+    assert batches[0].late
 
 
 @pytest.mark.parametrize("count", [5, 5_000])
@@ -182,6 +185,41 @@ def test_W33_a_follower_that_is_far_behind_is_told_and_goes_on_with_what_is_ther
     assert first.first == 1 + first.lost + 1
     assert sum(len(batch.events) for batch in [first, *rest]) == count - 1 - first.lost >= CAPACITY
     assert not any(batch.lost for batch in rest)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_whatever_happens_events_are_had_once_in_order_and_losses_are_counted(seed: int) -> None:
+    rng = random.Random(seed)
+    history = History(capacity=rng.choice([0, 1, 10, 1000]), slows=rng.random() < 0.5)
+    had: dict[Subscription, int] = {}
+    index = 0
+    for _ in range(3_000):
+        match rng.randrange(8):
+            case 0:
+                follower = history.follow(rng.choice([None, f"1-{rng.randint(0, len(history))}"]))
+                had[follower] = follower.seen
+            case 1 | 2 if had:
+                follower = rng.choice(list(had))
+                batch = follower.take()
+                assert batch.first > had[follower]
+                if not batch.late:
+                    assert batch.first == had[follower] + batch.lost + 1
+                numbers = [event for event in batch.events if isinstance(event, int)]
+                assert numbers == list(range(batch.first - 1, batch.first - 1 + len(batch.events)))
+                had[follower] = follower.seen
+            case 3 if len(had) > 5:
+                follower = rng.choice(list(had))
+                follower.close()
+                del had[follower]
+            case _:
+                for _ in range(rng.choice([1, 1, 50])):
+                    history.output(index, rng.choice([1, 100, 10_000, LAG // 3]))
+                    index += 1
+    history.end()
+    for follower in had:
+        batches = all_of(follower)
+        assert batches[-1].events[-1] is Mark.COMPLETED
+        assert follower.over
 
 
 # Going on from an event.

@@ -86,6 +86,7 @@ def render(prediction: Prediction, batch: Batch) -> bytes:
                 b'id: %b-%d\nevent: output\ndata: {"chunk":%b,"index":%d}\n\n' % (run, number, outputs[event], event)
             )
         else:
-            pieces.append(b"id: %b-%d\nevent: %b\ndata: %b\n\n" % (run, number, *describe(prediction, event)))
+            name, data = describe(prediction, event)
+            pieces += (b"id: %b-%d\nevent: %b\ndata: " % (run, number, name), data, b"\n\n")  # it may be large
         number += 1
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
