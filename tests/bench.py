@@ -122,5 +122,5 @@ def outcome_of(error: str) -> Outcome:
     return Outcome(Fact.RAISED, error, ours=True)
 
 
-def a_file(index: int = 0) -> FileOutput:
-    return FileOutput("/tmp/x.png", FileKind(FileOutputKind.FILE), index)
+def a_file(index: int = 0, place: int | None = None) -> FileOutput:
+    return FileOutput("/tmp/x.png", FileKind(FileOutputKind.FILE), index, place=place)

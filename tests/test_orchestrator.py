@@ -288,7 +288,25 @@ async def test_cancelled_while_files_are_taken_settles_all_the_same() -> None:
         assert bench.orchestrator.pool.available == 1
 
 
+async def test_W51_a_value_with_a_file_inside() -> None:
+    async with opened() as bench:
+        run, predict = await bench.begin()
+        bench.worker.send(VALUE)
+        bench.worker.send(a_file(place=1))
+        bench.worker.send(a_file(1))
+        bench.worker.finish_without_idle(predict)
+        await trio.testing.wait_all_tasks_blocked()
+        assert run.files.announced == ["", "/tmp/x.png", "/tmp/x.png"]
+        run.files.taken.set()
+        await bench.worker.next_request(FilesTaken)
+        bench.worker.say(Idle(predict.slot, predict.id, predict.run))
+        await run.over.wait()
+        assert run.outcome == RETURNED
+
+
 # What breaks one slot.
+
+VALUE = OutputChunk(msgspec.Raw(b"[null]"), 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -301,12 +319,18 @@ async def test_cancelled_while_files_are_taken_settles_all_the_same() -> None:
         ([RunCancelled(S0, PredictionId("q"), 1)], "RunCancelled names run 1"),
         ([OutputChunk(msgspec.Raw(b"1"), 1)], "output 1 came where output 0 is due"),
         ([a_file(3)], "output 3 came where output 0 is due"),
+        ([a_file(place=1)], "a file inside output 0, which has room for none"),
+        ([VALUE, Done(S0, P, 1, 0.0)], "Done where a file inside output 0 is due"),
+        ([VALUE, a_file(1)], "FileOutput where a file inside output 0 is due"),
+        ([VALUE, a_file(1, place=1)], "FileOutput where a file inside output 0 is due"),
+        ([VALUE, a_file(0, place=1), a_file(0, place=6)], "a file inside output 0, which has room for none"),
         ([ProtocolVersion(1)], "ProtocolVersion in the middle of a run"),
     ],
 )  # fmt: skip
 async def test_W16_a_bad_frame_costs_its_slot_only(frames: list[SlotResponse | bytes], text: str) -> None:
     async with opened(FakeWorker(concurrency=2)) as bench:
         bad, _ = await bench.begin()
+        bad.files.taken.set()
         good, predict = await bench.begin("good", slot=1)
         bench.worker.send(OutputChunk(msgspec.Raw(b"0"), 0), 1)
         for frame in frames:
