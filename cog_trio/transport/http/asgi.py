@@ -1,8 +1,8 @@
 """A small router over ASGI: from a raw path and a method to a handler, from its ``Reply`` to one message.
 
-The path is split before it is percent-decoded, so that an id may hold slashes. Every reply is JSON, one bytes
-body with its length. What a route has to know of the request is in ``Request``; nothing is parsed that the route
-does not ask for.
+The path is split before it is percent-decoded, so that an id may hold slashes; the names of routes are taken as they
+stand. Every reply is JSON, one bytes body with its length. What a route has to know of the request is in ``Request``;
+nothing is parsed that the route does not ask for.
 """
 
 from __future__ import annotations
@@ -197,8 +197,9 @@ class App:
         """The resource of a path that is none of the fixed ones as it stands; sets the request's id."""
         if not path.startswith(b"/"):
             path = _of_absolute(path)
-        parts = [unquote_to_bytes(part) for part in path.split(b"/")[1:]]
-        resource = self._routes.fixed.get(b"/" + parts[0]) if len(parts) == 1 else None
+        path = path.partition(b"#")[0]  # a fragment is for the client itself
+        parts = path.split(b"/")[1:]
+        resource = self._routes.fixed.get(path) if len(parts) == 1 else None
         if resource is not None:
             return resource
         if not 2 <= len(parts) <= 3 or not parts[1]:
@@ -207,7 +208,7 @@ class App:
         if resource is None:
             return NOT_FOUND
         try:
-            request.id = parts[1].decode()
+            request.id = unquote_to_bytes(parts[1]).decode()
         except UnicodeDecodeError:
             return _NOT_UTF8
         return resource if is_id(request.id) else _BAD_ID

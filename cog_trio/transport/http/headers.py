@@ -12,7 +12,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 _SPLIT: Final = {mark: re.compile(rf'((?:[^{mark}"]|"(?:[^"\\]|\\.)*"?)*){mark}?') for mark in ",;"}
-_JSON: Final = re.compile(r"application/(?:json|[^\s/]+\+json)", re.IGNORECASE)
+_TOKEN: Final = r"[!#$%&'*+.^`|~\w-]+"
+_JSON: Final = re.compile(
+    rf'application/(?:json|{_TOKEN}\+json)[ \t]*(?:;[ \t]*(?:{_TOKEN}=(?:{_TOKEN}|"(?:[^"\\]|\\.)*")[ \t]*)?)*',
+    re.IGNORECASE | re.ASCII,
+)
 _TRACE: Final = (b"traceparent", b"tracestate")
 _VISIBLE: Final = re.compile(rb"[!-~](?:[\t -~]*[!-~])?")
 _MAX_WAIT: Final = 10**6  # seconds; a larger wish is the same as this one
@@ -89,7 +93,7 @@ def _quality(text: str) -> float:
 @lru_cache(256)
 def is_json(value: bytes) -> bool:
     """Whether a Content-Type is JSON: ``application/json`` or ``application/*+json``, whatever its parameters."""
-    return _JSON.fullmatch(value.decode("latin-1").partition(";")[0].strip()) is not None
+    return _JSON.fullmatch(value.decode("latin-1").strip()) is not None
 
 
 def trace(headers: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:

@@ -3,7 +3,8 @@
 Pipelined bytes no longer stop the reading, so that a client's end is seen while its request runs. A body that the
 app did not want is dropped after the reply and the connection goes on. 100 Continue leaves when the app asks for
 the body, not before. ``Upgrade: h2c`` is answered as if it were absent, Content-Length together with
-Transfer-Encoding is refused, a missing Host is tolerated, refusals have JSON bodies.
+Transfer-Encoding is refused, refusals have JSON bodies. Tolerated are a missing Host, UTF-8 in a path that is not
+percent-encoded, empty lines before a request, and whatever comes behind the last request of a connection.
 
 A protocol is spoken to by one connection (``connection.py``) and knows of it only what ``Link`` says.
 """
@@ -32,8 +33,12 @@ DRAIN_TIME: Final = 30.0  # seconds that the rest of an unwanted body may take, 
 MAX_AHEAD: Final = 64 * 2**10  # bytes of later requests that are read while one runs; then the client waits
 _END_OF_HEAD: Final = re.compile(rb"\n(\r?\n)")
 _HOST: Final = re.compile(rb"\nhost[ \t]*:", re.IGNORECASE)
+_NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _SEND_BODY: Final = h11.SEND_BODY
+_BETWEEN: Final = (h11.IDLE, h11.DONE)  # states of a client whose next byte begins a request
+_OVER: Final = (h11.MUST_CLOSE, h11.CLOSED)  # of one that has no more to say
+_EMPTY_LINES: Final = b"\r\n"  # before a request they are ignored (RFC 9112 2.2)
 
 
 class Limits(Protocol):
@@ -113,8 +118,15 @@ class Http1(H11Protocol):
         if isinstance(event, RawData):
             data = event.data
             connection = self.connection
-            if connection.their_state is h11.IDLE and data:
-                data = self._with_host(data)
+            if data and connection.their_state in _BETWEEN:
+                if not connection.trailing_data[0]:
+                    data = data.lstrip(_EMPTY_LINES)
+                    if not data:
+                        return
+                if connection.their_state is h11.IDLE:
+                    data = self._with_host(self._in_ascii(data))
+            elif data and connection.their_state in _OVER:
+                return
             while self._paused and len(connection.trailing_data[0]) > MAX_AHEAD and self.stream is not None:
                 await self._recycled.park()
             connection.receive_data(data)
@@ -122,6 +134,13 @@ class Http1(H11Protocol):
         else:
             await super().handle(event)
             self._recycled.unpark_all()
+
+    def _in_ascii(self, data: bytes) -> bytes:
+        """The bytes of a head, with all of its first line percent-encoded that h11 refuses though it is clear."""
+        if data.isascii() or b"\n" in self._seen:
+            return data
+        line, newline, rest = data.partition(b"\n")
+        return _NOT_ASCII.sub(lambda byte: b"%%%02X" % byte[0][0], line) + newline + rest
 
     def _with_host(self, data: bytes) -> bytes:
         """The bytes of a head, with an empty Host if they end it without one: h11 insists, we don't."""
@@ -140,6 +159,8 @@ class Http1(H11Protocol):
 
     async def _handle_events(self) -> None:
         while True:
+            if self.connection.their_state in _OVER and self.connection.trailing_data[0]:
+                return  # the last request is whole: h11 would take what follows for a fault of it
             try:
                 event = self.connection.next_event()
                 if isinstance(event, h11.Request):
@@ -193,6 +214,10 @@ class Http1(H11Protocol):
         names = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]
         if len(names) > 1:  # RFC 9112 6.1: an attempt at smuggling
             raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding together", error_status_hint=400)
+        if b"transfer-encoding" in names and request.http_version < b"1.1":  # the same
+            raise h11.RemoteProtocolError("Transfer-Encoding before HTTP/1.1", error_status_hint=400)
+        if not request.http_version.startswith(b"1.") and (request.method, request.http_version) != (b"PRI", b"2.0"):
+            raise h11.RemoteProtocolError("an unknown version of HTTP", error_status_hint=400)
         if request.method == b"PRI" and self.keep_alive_requests:
             raise h11.RemoteProtocolError("HTTP/2 begins with the connection", error_status_hint=400)
 
@@ -273,7 +298,15 @@ class Http1(H11Protocol):
         await self.send(Closed())
 
     async def _recycle(self) -> None:
-        self.connection.start_next_cycle()
+        ahead, ended = self.connection.trailing_data
+        if ahead[:1] in (b"\r", b"\n"):
+            self.connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
+            if ahead := ahead.lstrip(_EMPTY_LINES):
+                self.connection.receive_data(ahead)
+            if ended:
+                self.connection.receive_data(b"")
+        else:
+            self.connection.start_next_cycle()
         await self.send(Updated(idle=True))
         if self._paused:
             self._paused = False

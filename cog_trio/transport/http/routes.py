@@ -153,14 +153,14 @@ class Handlers:
         return await self._watch(request, running)
 
     async def _body(self, request: Request) -> wire.Create:
-        kind = request.headers.get(b"content-type", b"").strip()
-        if kind and not is_json(kind):
+        kind = request.headers.get(b"content-type")
+        if kind is not None and not is_json(kind):
             raise wire.BadBody(415, [wire.fault(["body"], wire.WRONG_TYPE)])
         try:
             body = await read_body(request.receive, request.headers.get(b"content-length"), self._body_limit)
         except TooLarge:
             raise wire.BadBody(413, [wire.fault(["body"], wire.TOO_LARGE)]) from None
-        return wire.decode_create(body) if body or kind else wire.Create()
+        return wire.Create() if kind is None and not body else wire.decode_create(body)
 
     async def _start(self, family: Family, request: Request, body: wire.Create, id: str | None) -> Reply | Stream:
         """Create a prediction and answer as the request prefers. From ``create`` to ``watch`` is no checkpoint."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from cog_trio.prediction import ALL_EVENTS, WebhookEvent
 Fault: TypeAlias = "Mapping[str, Any]"
 
 SMALL: Final = 64 * 2**10  # bytes; decoding that costs less than a millisecond
+SAMPLE: Final = 64  # bytes by which a large input is found again
 MAX_DEPTH: Final = 127  # levels of nesting; one more is refused
 MAX_ID: Final = 256  # bytes in UTF-8 (D9)
 
@@ -42,7 +44,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class Create(msgspec.Struct):
-    """The body of a create. Unknown members are ignored, of a repeated one the last counts."""
+    """The body of a create. Unknown members are ignored."""
 
     id: str | None = None
     input: msgspec.Raw = msgspec.Raw(b"{}")
@@ -74,6 +76,9 @@ class BadBody(Exception):
         self.faults = faults
 
 
+_KINDS: Final[Mapping[str, type]] = {name: type(name, (), {}) for name in Create.__struct_fields__}
+_MARKS: Final = tuple(f'"{name}"'.encode() for name in _KINDS)
+_Members = msgspec.defstruct("_Members", [(name, kind, None) for name, kind in _KINDS.items()])
 _decode: Final = msgspec.json.Decoder(Create).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 
@@ -122,10 +127,35 @@ def decode_create(body: bytes | bytearray) -> Create:
         raise not_json(str(refusal)) from None
     if _nests_too_deep(body):
         raise not_json("recursion limit exceeded")
-    faults = _check_values(create)
+    faults = [
+        fault(["body", name], f"{WRONG_SHAPE}duplicate field `{name}`") for name in _repeated(body, create.input)
+    ] or _check_values(create)
     if faults:
         raise BadBody(422, faults)
     return create
+
+
+def _repeated(body: bytes | bytearray, input: msgspec.Raw) -> list[str]:
+    """The members that a well-formed body has more than once. What stands in a large input costs nothing."""
+    view = memoryview(input)
+    outside = body
+    if len(view) > SMALL:
+        start = body.find(bytes(view[:SAMPLE]))
+        outside = body[:start] + b"null" + body[start + len(view) :]
+    if b"\\u00" not in outside and not any(_has(outside, mark, 2) for mark in _MARKS):
+        return []
+    seen: list[str] = []
+
+    def note(kind: type, value: object) -> object:
+        seen.append(kind.__name__)
+        return kind()
+
+    for text in (outside, body):  # the second, if another input begins alike and the wrong one was taken out
+        seen.clear()
+        with suppress(msgspec.MsgspecError, RecursionError):
+            msgspec.json.decode(text, type=_Members, dec_hook=note)
+            break
+    return [name for name in _KINDS if seen.count(name) > 1]
 
 
 def _check_values(create: Create) -> list[Fault]:
@@ -173,6 +203,8 @@ def _nests_too_deep(body: bytes | bytearray) -> bool:
 
 
 def _has(body: bytes | bytearray, mark: bytes, count: int) -> bool:
+    if len(body) <= SMALL:
+        return body.count(mark) >= count
     place = -1
     for _ in range(count):
         place = body.find(mark, place + 1)

@@ -186,6 +186,88 @@ async def test_pipelined_requests_are_answered_in_order(nursery: trio.Nursery) -
     assert [(await client.response()).body for _ in bodies] == bodies
 
 
+@pytest.mark.parametrize("last", [b"GET / HTTP/1.0\r\n\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"])
+@pytest.mark.parametrize("behind", [b"\r\n", GET, b"\x00" * 3 * MAX_AHEAD])
+async def test_what_comes_behind_the_last_request_is_ignored(nursery: trio.Nursery, last: bytes, behind: bytes) -> None:
+    for apart in (False, True):
+        app = Waiting()
+        client = connect(nursery, app)
+        await client.send(last if apart else last + behind)
+        await trio.testing.wait_all_tasks_blocked()
+        if apart:
+            await client.send(behind)
+        await trio.testing.wait_all_tasks_blocked()
+        app.gate.set()
+        response = await client.response()
+        assert (response.status, response.headers["connection"]) == (200, "close")
+        assert await client.eof() == b""
+        assert app.started == 1
+
+
+async def test_the_end_of_a_client_is_seen_behind_what_is_ignored(nursery: trio.Nursery) -> None:
+    app = Waiting()
+    client = connect(nursery, app)
+    await client.send(b"GET / HTTP/1.0\r\n\r\n" + GET)
+    await client.stream.send_eof()
+    await trio.testing.wait_all_tasks_blocked()
+    assert app.gone == 1
+
+
+@pytest.mark.parametrize("empty", [b"\r\n", b"\n", b"\r\n\r\n\n"])
+async def test_empty_lines_before_a_request_are_ignored(nursery: trio.Nursery, empty: bytes) -> None:
+    client = connect(nursery, echo)
+    post = request("POST", "/", b"abc")
+    await client.send(empty + post + empty + post)  # some clients end a body with one
+    for piece in (empty, post, empty, post[:9], post[9:] + empty):
+        await trio.testing.wait_all_tasks_blocked()
+        await client.send(piece)
+    assert [(await client.response()).body for _ in range(4)] == [b"abc"] * 4
+
+
+async def test_empty_lines_are_no_request_that_keeps_a_connection(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = connect(nursery, hello)
+    start = trio.current_time()
+    for _ in range(7):
+        await client.send(b"\r\n")
+        await trio.sleep(10)
+    assert await client.eof() == b""
+    assert trio.current_time() - start == 75.0
+
+
+async def test_a_path_in_plain_utf8_is_percent_encoded(nursery: trio.Nursery) -> None:
+    async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        await reply(send, scope["raw_path"])
+
+    raw = "GET /é/\N{GRINNING FACE}?é HTTP/1.1\r\nhost: é\r\n\r\n".encode()
+    for cut in range(len(raw)):
+        client = connect(nursery, app)
+        await client.send(raw[:cut] or raw)
+        await trio.testing.wait_all_tasks_blocked()
+        if cut:
+            await client.send(raw[cut:])
+        response = await client.response()
+        assert (response.status, response.body) == (200, b"/%C3%A9/%F0%9F%98%80"), cut
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET / HTTP/2.0\r\nhost: x\r\n\r\n",
+        b"GET / HTTP/3.0\r\nhost: x\r\n\r\n",
+        b"GET / HTTP/0.9\r\nhost: x\r\n\r\n",
+        b"PRI * HTTP/3.0\r\nhost: x\r\n\r\n",
+        b"POST / HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+async def test_other_versions_and_chunks_before_1_1_are_400(nursery: trio.Nursery, raw: bytes) -> None:
+    client = connect(nursery, hello)
+    await client.send(raw)
+    assert (await client.response()).status == 400
+    assert await client.eof() == b""
+
+
 async def test_pipelined_bytes_beyond_the_bound_wait(nursery: trio.Nursery) -> None:
     app = Waiting()
     client = connect(nursery, app)

@@ -60,10 +60,18 @@ def test_is_json() -> None:
     assert not is_json(b"application/+json")
     assert not is_json(b"application/jsonp")
     assert not is_json(b"text/json")
+    assert is_json(b"application/json;")
+    assert is_json(b'application/json; a="b;\\"c" ; d=e')
+    for rest in (b"; charset", b" charset=utf-8", b", text/plain", b';a="b'):
+        assert not is_json(b"application/json" + rest)
+    assert not is_json(b"")
 
 
 def test_trace_context_is_taken_verbatim() -> None:
-    parent, state = b"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", b"congo=t61rcWkgMzE, rojo=00f067aa0ba902b7"
+    parent, state = (
+        b"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        b"congo=t61rcWkgMzE, rojo=00f067aa0ba902b7",
+    )
     headers = {b"tracestate": state, b"accept": b"*/*", b"traceparent": parent}
     assert trace(headers) == ((b"traceparent", parent), (b"tracestate", state))
     assert trace({b"tracestate": state}) == ((b"tracestate", state),)

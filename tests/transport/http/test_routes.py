@@ -142,6 +142,13 @@ async def test_absolute_target_is_routed_by_its_path(client: Client) -> None:
         ("a%25b", "a%b"),
         ("..", ".."),
         ("x" * 256, "x" * 256),
+        ("%", "%"),
+        ("a%2", "a%2"),
+        ("a%zz", "a%zz"),
+        ("a+b;c", "a+b;c"),
+        ("Ã©", "é"),  # UTF-8 as it is
+        (".", "."),
+        ("cancel", "cancel"),
     ],
 )
 async def test_ids_are_split_before_they_are_decoded_D9(
@@ -152,6 +159,16 @@ async def test_ids_are_split_before_they_are_decoded_D9(
     assert service.calls[0]["id"] == id
     assert (await ask(client, "GET", f"/predictions/{raw}")).json["id"] == id
     assert (await ask(client, "POST", f"/predictions/{raw}/cancel")).status == 200
+
+
+async def test_a_fragment_is_no_part_of_an_id(client: Client) -> None:
+    assert (await ask(client, "PUT", "/predictions/a#b", {}, ASYNC)).json["id"] == "a"
+    assert (await ask(client, "GET", "/health-check#x")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/%68ealth-check", "/%70redictions/a", "/predictions/a/canc%65l", "/predictions%2Fa"])
+async def test_names_of_routes_are_not_decoded(client: Client, path: str) -> None:
+    assert (await ask(client, "POST", path)).status == 404
 
 
 async def test_id_that_is_not_utf8_is_400(client: Client) -> None:
@@ -203,7 +220,9 @@ async def test_json_types_are_decoded(instant: Client, kind: str) -> None:
     assert (await ask(instant, "POST", "/predictions", {}, f"content-type: {kind}")).status == 200
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "text/json", "application/x-www-form-urlencoded", "json", "a/b+json"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "text/json", "application/x-www-form-urlencoded", "json", "a/b+json", ""]
+)
 async def test_W19_other_types_are_415_json(instant: Client, kind: str) -> None:
     response = await ask(instant, "POST", "/predictions", {}, f"content-type: {kind}")
     assert response.status == 415
@@ -290,10 +309,33 @@ async def test_every_fault_of_the_envelope_is_listed(instant: Client) -> None:
     assert "webhook_events_filter[0]: unknown variant `x`" in response.json["detail"][3]["msg"]
 
 
-async def test_repeated_members_last_wins_and_unknown_ones_are_ignored(client: Client, service: FakeService) -> None:
-    body = b'{"id":"a","id":"b","created_at":"x","output_file_prefix":1,"input":{"n":1},"input":{"n":2}}'
-    assert (await ask(client, "POST", "/predictions", body, ASYNC)).json["id"] == "b"
-    assert service.calls[0]["input"] == b'{"n":2}'
+@pytest.mark.parametrize("name", ["id", "input", "context", "webhook", "webhook_events_filter"])
+@pytest.mark.parametrize("spelling", ['"{}"', '"\\u00{:x}{}"'])
+async def test_a_repeated_member_is_422(instant: Client, name: str, spelling: str) -> None:
+    value = {"id": '"a"', "webhook": "null", "webhook_events_filter": "[]"}.get(name, "{}")
+    again = spelling.format(name) if spelling == '"{}"' else spelling.format(ord(name[0]), name[1:])
+    response = await ask(instant, "POST", "/predictions", f'{{"{name}":{value},{again}:{value}}}'.encode(), JSON)
+    assert response.status == 422
+    text = f"Failed to deserialize the JSON body into the target type: duplicate field `{name}`"
+    assert response.json["detail"] == [{"loc": ["body", name], "msg": text, "type": "value_error"}]
+
+
+LARGE = b'"' + b"x" * 100_000 + b'"'
+
+
+@pytest.mark.parametrize("second", [LARGE, LARGE[:90_000] + b'"', b"{}"])
+async def test_a_repeated_member_is_422_beside_a_large_input(instant: Client, second: bytes) -> None:
+    for body in (b'{"input":%b,"input":%b}' % (LARGE, second), b'{"id":"a","input":%b,"id":"b"}' % LARGE):
+        assert (await ask(instant, "POST", "/predictions", body, JSON)).status == 422
+
+
+async def test_inside_an_input_the_last_member_wins_and_unknown_ones_are_ignored(
+    client: Client, service: FakeService
+) -> None:
+    body = b'{"id":"b","input":{"id":1,"input":2,"a":{"id":3},"a":4},"created_at":1,"created_at":{"id":5}}'
+    assert (await ask(client, "POST", "/predictions", body, ASYNC)).status == 202
+    assert service.calls[0]["id"] == "b"
+    assert json.loads(service.calls[0]["input"]) == {"id": 1, "input": 2, "a": 4}
 
 
 async def test_fields_reach_the_service(client: Client, service: FakeService) -> None:
