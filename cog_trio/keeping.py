@@ -31,7 +31,7 @@ class Keeper:
     def __init__(self, grace: float, start_soon: Callable[..., Any]) -> None:
         self._grace = grace
         self._start_soon = start_soon
-        self._lingering: dict[Prediction, trio.CancelScope] = {}  # those that nobody follows at the moment
+        self._until: dict[Prediction, float] = {}  # when the grace ends for those whose last follower has left
 
     @contextmanager
     def watch(self, prediction: Prediction) -> Iterator[None]:
@@ -52,18 +52,19 @@ class Keeper:
             return
         if not (prediction.streamed and self._grace):
             prediction.cancel()
-        elif (lingering := self._lingering.get(prediction)) is not None:
-            lingering.deadline = trio.current_time() + self._grace
-        else:
-            self._lingering[prediction] = trio.CancelScope(deadline=trio.current_time() + self._grace)
+            return
+        lingers = prediction in self._until
+        self._until[prediction] = trio.current_time() + self._grace
+        if not lingers:
             self._start_soon(self._linger, prediction)
 
     async def _linger(self, prediction: Prediction) -> None:
         """Cancel a run when nobody has come back in time."""
         try:
-            with self._lingering[prediction]:
-                await prediction.wait_finished()
+            while (left := self._until[prediction] - trio.current_time()) > 0 and not prediction.terminal:
+                with trio.move_on_after(left):
+                    await prediction.wait_finished()
         finally:
-            del self._lingering[prediction]
+            del self._until[prediction]
         if forsaken(prediction):
             prediction.cancel()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import h11
 import trio
@@ -23,7 +23,9 @@ from hypercorn.protocol.events import Body, Data, EndBody, Response
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
 from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
-from wsproto.events import Message as WebsocketMessage
+
+if TYPE_CHECKING:
+    from wsproto.events import Message as WebsocketMessage
 
 __all__ = ["H2ProtocolAssumedError", "Http1", "Limits", "Link"]
 
