@@ -27,8 +27,8 @@ from cog_trio.bridge.protocol import (
     ProtocolVersion,
     RunCancelled,
     RunFailed,
+    RunFrame,
     SlotId,
-    SlotResponse,
     Terminal,
 )
 from cog_trio.permit.pool import SlotIdle
@@ -91,7 +91,7 @@ class Flight:
                 f"but run {self.run} of slot {self.slot} is open"
             )
 
-    def take(self, frame: SlotResponse) -> None:
+    def take(self, frame: RunFrame) -> None:
         """Apply one frame of the slot socket.
 
         Raises:
@@ -135,7 +135,7 @@ class Flight:
         self._due = item.files
         self._files.announce(item)
 
-    def _take_inner(self, frame: SlotResponse) -> None:
+    def _take_inner(self, frame: RunFrame) -> None:
         """One of the files inside the last item: nothing else may come before all of them are there."""
         index = self.prediction.next_index - 1
         if not isinstance(frame, FileOutput) or frame.place is None or frame.index != index:

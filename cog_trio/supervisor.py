@@ -339,7 +339,11 @@ class Supervisor:
         """Apply what one read brought, in one go."""
         flight = self.flights.get(slot)
         for frame in frames:
-            if flight is not None:
+            if isinstance(frame, Idle):
+                if frame.slot != slot:
+                    raise ProtocolBroken(f"Idle for slot {frame.slot} on slot {slot}")
+                self._hear(frame)
+            elif flight is not None:
                 flight.take(frame)
             elif type(frame) is ProtocolVersion and slot not in self._greeted:
                 self._greet(slot, frame)

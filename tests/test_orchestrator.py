@@ -83,6 +83,30 @@ async def test_the_order_of_terminal_and_idle_never_matters(idle_first: bool) ->
         assert bench.orchestrator.pool.available == 1
 
 
+@pytest.mark.parametrize("idle_first", [True, False])
+async def test_idle_may_ride_with_the_terminal_frame(idle_first: bool) -> None:
+    async with opened() as bench:
+        for number in range(1, 4):
+            run, predict = await bench.begin(f"p{number}")
+            name = (predict.slot, predict.id, predict.run)
+            for frame in (Idle(*name), Done(*name, 0.5))[:: 1 if idle_first else -1]:
+                bench.worker.send(frame)
+            await run.over.wait()
+            assert run.outcome == Outcome(Fact.RETURNED)
+            assert bench.orchestrator.pool.available == 1
+
+
+async def test_W18_an_idle_that_rides_names_its_own_slot_and_run() -> None:
+    async with opened(FakeWorker(concurrency=3)) as bench:
+        for held, (slot, number) in enumerate(((S1, 1), (S1, 7))):
+            run, predict = await bench.begin(slot=held)
+            bench.worker.send(Idle(slot, predict.id, number), slot=predict.slot)
+            await run.over.wait()
+            assert run.outcome is not None
+            assert run.outcome.ours
+            assert "broke the protocol" in (run.outcome.error or "")
+
+
 async def test_W14_the_slot_is_free_when_the_run_returns() -> None:
     """1,000 runs back to back on one slot."""
     async with opened() as bench:

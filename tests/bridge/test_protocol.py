@@ -190,6 +190,7 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
         RunFailed(SLOT, ID, RUN, "ValueError: boom"),
         '{"type":"failed","slot":0,"id":"p1","run":7,"error":"ValueError: boom"}',
     ),
+    (slot_responses, Idle(SLOT, ID, RUN), '{"type":"idle","slot":0,"id":"p1","run":7}'),
     (slot_responses, RunCancelled(SLOT, ID, RUN), '{"type":"cancelled","slot":0,"id":"p1","run":7}'),
 ]
 

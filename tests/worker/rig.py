@@ -103,6 +103,7 @@ class Line:
     index: int
     stream: trio.SocketStream
     channel: Channel[SlotRequest, SlotResponse]
+    idles: list[ControlResponse]  # where Idle goes, whichever way it came
     waiting: list[SlotResponse] = field(default_factory=list)
 
     async def hear(self, kind: type[M], seen: list[SlotResponse] | None = None) -> M:
@@ -115,9 +116,14 @@ class Line:
                         return frame
                     if seen is not None:
                         seen.append(frame)
-                frames = await self.channel.receive()
-                assert frames, f"slot {self.index} was closed"
-                self.waiting += frames
+                await self.read()
+
+    async def read(self) -> None:
+        """Take what comes next."""
+        frames = await self.channel.receive()
+        assert frames, f"slot {self.index} was closed"
+        self.idles += [frame for frame in frames if isinstance(frame, Idle)]
+        self.waiting += [frame for frame in frames if not isinstance(frame, Idle)]
 
 
 class Parent:
@@ -141,7 +147,7 @@ class Parent:
 
     def add(self, end: socket.socket) -> None:
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
-        self.lines.append(Line(len(self.lines), stream, Channel(stream, slot_responses)))
+        self.lines.append(Line(len(self.lines), stream, Channel(stream, slot_responses), self._waiting))
 
     async def tell(self, message: ControlRequest) -> None:
         await self.control.send(message)
@@ -210,10 +216,24 @@ class Parent:
         assert (terminal.slot, terminal.id, terminal.run) == (predict.slot, predict.id, predict.run)
         if any(isinstance(frame, FileOutput) for frame in seen):
             await line.channel.send(FilesTaken(predict.slot, predict.id, predict.run))
+        await self.idle(predict)
+        return Outcome(seen, terminal)
+
+    async def idle(self, predict: Predict) -> None:
+        """Its Idle, whichever way it comes; what comes before it stays to be heard."""
         idle = Idle(predict.slot, predict.id, predict.run)
+        line = self.lines[predict.slot]
+        with trio.fail_after(LIMIT):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._hear_until, idle, nursery.cancel_scope)
+                while idle not in self.heard and idle not in self._waiting:
+                    await line.read()
+                nursery.cancel_scope.cancel()
+
+    async def _hear_until(self, idle: Idle, scope: trio.CancelScope) -> None:
         if idle not in self.heard:
             await self.hear(Idle, lambda message: message == idle)
-        return Outcome(seen, terminal)
+        scope.cancel()
 
     async def run(self, input: Any = None, *, slot: int = 0, **more: Any) -> Outcome:
         return await self.finish(await self.predict(input, slot=slot, **more))

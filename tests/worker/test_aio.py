@@ -69,9 +69,7 @@ async def test_more_slots_than_one_message_brings_and_all_run_at_once(tmp_path: 
             seen: list[SlotResponse] = []
             await parent.lines[predict.slot].hear(Done, seen)
             assert f"run {predict.slot}\n" in "".join(getattr(frame, "data", "") for frame in seen)
-        idle: set[int] = set()
-        while len(idle) < 250:
-            idle.add((await parent.hear(Idle)).slot)
+            await parent.idle(predict)
 
 
 async def test_W36_async_generator_streams_each_item_as_it_is_yielded(tmp_path: Path) -> None:
@@ -249,7 +247,7 @@ async def test_W25_two_hundred_cancels_at_once(tmp_path: Path) -> None:
             for _ in range(200):
                 predict = await parent.predict({"code": WAIT})
                 await parent.cancel(predict)
-                await parent.hear(Idle, lambda idle, run=predict.run: idle.run == run)  # type: ignore[misc]
+                await parent.idle(predict)
         assert any(isinstance(message, Cancelled) for message in parent.heard)
 
 
@@ -264,8 +262,7 @@ async def run():
         other = await parent.predict({"code": WAIT}, slot=1)
         assert (await parent.run({"code": code})).error == "CancelledError"
         await parent.cancel(other)
-        if Idle(other.slot, other.id, other.run) not in parent.heard:
-            await parent.hear(Idle, lambda idle: idle.slot == 1)
+        await parent.idle(other)
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 

@@ -230,7 +230,7 @@ async def test_W25_two_hundred_cancels_at_once(tmp_path: Path) -> None:
             for _ in range(200):
                 predict = await parent.predict({"code": code})
                 await parent.cancel(predict)
-                await parent.hear(Idle, lambda idle, run=predict.run: idle.run == run)  # type: ignore[misc]
+                await parent.idle(predict)
         cut = [message for message in parent.heard if isinstance(message, Cancelled)]
         last = await parent.predict({"code": "def run(): return 1"})
         terminals: list[Terminal] = []

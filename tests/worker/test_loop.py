@@ -338,7 +338,7 @@ async def test_data_url_is_a_file_until_the_outputs_are_taken(tmp_path: Path) ->
             path = Path(file.filename)
             assert there(path)
             await parent.lines[0].channel.send(FilesTaken(predict.slot, predict.id, predict.run))
-            await parent.hear(Idle, lambda idle, run=predict.run: idle.run == run)  # type: ignore[misc]
+            await parent.idle(predict)
             assert not there(path)
 
 

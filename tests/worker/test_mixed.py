@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ from cog_trio.bridge.protocol import (
     Healthcheck,
     HealthcheckResult,
     HealthcheckStatus,
-    Idle,
     Init,
     Kind,
     Mode,
@@ -58,10 +56,6 @@ MIXED = """
     atexit.register(print, "goodbye")
 """
 BOTH: Final[Any] = {"predict_ref": "predict.py", "train_ref": "predict.py"}
-
-
-def _ends(run: int, idle: Idle) -> bool:
-    return idle.run == run
 
 
 async def train(parent: Parent, **input: object) -> list[object]:
@@ -115,7 +109,7 @@ async def test_a_cancel_that_is_faster_than_its_run(tmp_path: Path) -> None:
         for mode in (Mode.TRAIN, Mode.PREDICT) * 20:
             predict = await parent.predict({"seconds": 30}, mode=mode)
             await parent.cancel(predict)
-            await parent.hear(Idle, partial(_ends, predict.run))
+            await parent.idle(predict)
 
 
 async def test_an_exit_in_a_training_is_its_failure(tmp_path: Path) -> None:
