@@ -184,11 +184,15 @@ class Job:
         if self.result is not None:
             frame = self.result + frame
             self.result = None
+        idle = not self.files and self.cleanup is None
+        if idle:  # in the same write: one wake of the parent for both
+            frame += encode_frame(Idle(slot.index, self.id, self.run))
+            slot.job = None
         try:
             slot.writer.write(frame)
         except WriterBroken as broken:
             slot.fail(f"the slot socket broke: {broken}")
-        if slot.dead or not self.files:
+        if not idle and (slot.dead or not self.files):
             self._finish()
 
     def files_taken(self) -> bool:
