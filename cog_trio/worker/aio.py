@@ -296,6 +296,7 @@ class AsyncExecutor:
 
             if writer.when_room(tell):
                 await room
+        task.job.record.send()  # what was printed before it
         writer.write(frame)
 
 

@@ -89,7 +89,6 @@ class Gate:
     """
 
     __slots__ = (
-        "_main",
         "_runtime",
         "_user",
         "_wake",
@@ -100,6 +99,7 @@ class Gate:
         "exception",
         "forked",
         "inside",
+        "main",
         "on_lost",
         "pending",
         "requested",
@@ -107,7 +107,7 @@ class Gate:
     )
 
     def __init__(self) -> None:
-        self._main = 0
+        self.main = 0  # the thread in which cancels are raised; 0: none
         self.exception: type[BaseException] = KeyboardInterrupt
         self._runtime = _Runtime(self)
         self._user = _UserCode(self)
@@ -134,7 +134,7 @@ class Gate:
 
         None where such a wait must go on: off the main thread, and in the clean-up after the delivery.
         """
-        if self._wake is None or self._main != threading.get_ident():
+        if self._wake is None or self.main != threading.get_ident():
             return None
         return None if self.delivered == self.current and self.aim is None else self._wake[0]
 
@@ -148,13 +148,13 @@ class Gate:
         signal.signal(self.signal, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {self.signal})
         sys.unraisablehook = _Unraisable(self, sys.unraisablehook)
-        self._main = threading.get_ident()
+        self.main = threading.get_ident()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        if self._main:
+        if self.main:
             self.forked = True
-            self._main = 0
+            self.main = 0
             self.inside = self.pending = False
             self.aim = None
             signal.signal(self.signal, signal.SIG_DFL)
@@ -192,7 +192,7 @@ class Gate:
 
         Off the main thread it does nothing.
         """
-        return self._runtime if threading.get_ident() == self._main else _NOBODY
+        return self._runtime if threading.get_ident() == self.main else _NOBODY
 
     def take(self, run: int) -> bool:
         """Whether a request waits for this run; if so it counts as delivered, by the caller's own hand."""
@@ -256,8 +256,8 @@ class Gate:
 
     def kick(self) -> None:
         """Send the signal to the main thread."""
-        if self._main:
-            signal.pthread_kill(self._main, self.signal)
+        if self.main:
+            signal.pthread_kill(self.main, self.signal)
 
     def insist(self, run: int) -> None:
         """``FALLBACK_AFTER`` has passed once more and the run goes on: signal again, or, where the main thread is
@@ -271,7 +271,7 @@ class Gate:
         if signal.getsignal(self.signal) == self._on_signal and not self._blocked():
             self.kick()
             return
-        raise_there, main, exception = _set_async_exc, ctypes.c_ulong(self._main), ctypes.py_object(self.exception)
+        raise_there, main, exception = _set_async_exc, ctypes.c_ulong(self.main), ctypes.py_object(self.exception)
         # No call stands between the look and the deed: the interpreter may change threads after one.
         if self.inside and not self.depth and self.delivered != run:
             self.delivered = run
@@ -293,7 +293,7 @@ class Gate:
         """Whether this was our delivery to the current run, which is then due again."""
         if kind is not self.exception or not self.current or self.delivered != self.current:
             return False
-        if threading.get_ident() != self._main:
+        if threading.get_ident() != self.main:
             return False
         self.delivered = 0
         self.pending = True

@@ -123,7 +123,7 @@ class IO:
         Gives a queue that has an item once they have come: True, or False if the worker is to leave instead.
         """
         self._tools = tools
-        self.post(self._start_soon, self._open_slots, count)
+        self.post(self.start_soon, self._open_slots, count)
         return self._arrived
 
     def stop(self) -> None:
@@ -148,7 +148,7 @@ class IO:
             return  # the interpreter is ending
 
     def clean(self, job: Job) -> None:
-        self._start_soon(self._clean, job)
+        self.start_soon(self._clean, job)
 
     def opened(self, job: Job) -> None:
         assert self._tools is not None
@@ -159,11 +159,11 @@ class IO:
         self._tools.closing(job)
 
     def _flush_soon(self, writer: Writer) -> None:
-        self.post(self._start_soon, writer.flush)
+        self.post(self.start_soon, writer.flush)
 
     # All below: I/O thread
 
-    def _start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+    def start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(function, *args)
 
@@ -223,7 +223,7 @@ class IO:
             case Healthcheck():
                 if self._tools is None:
                     raise ProtocolBroken("Healthcheck before the model is described")
-                self._start_soon(self._check_health, self._tools, message.id)
+                self.start_soon(self._check_health, self._tools, message.id)
             case Shutdown():
                 self._shutdown()
             case _:
@@ -260,7 +260,7 @@ class IO:
                 job.scope.cancel()
         elif job.stage is not Stage.ENDED and job not in self._cancelling:
             self._cancelling.add(job)
-            self._start_soon(self._interrupt_main, job)
+            self.start_soon(self._interrupt_main, job)
 
     async def _interrupt_main(self, job: Job) -> None:
         assert self._tools is not None
@@ -280,7 +280,7 @@ class IO:
         if len(self.slots) > count:
             self._fatal(f"{len(self.slots)} sockets came for {count} slots")
         for slot in self.slots:
-            self._start_soon(self._read_slot, slot)
+            self.start_soon(self._read_slot, slot)
         self._arrived.put(True)
 
     async def _read_slot(self, slot: Slot) -> None:
@@ -336,7 +336,7 @@ class IO:
             self._submit(job)
         else:
             job.scope = trio.CancelScope()
-            self._start_soon(self._prepare, job, job.scope)
+            self.start_soon(self._prepare, job, job.scope)
 
     async def _prepare(self, job: Job, scope: trio.CancelScope) -> None:
         fault = None

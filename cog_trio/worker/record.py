@@ -5,6 +5,11 @@ as LogLine on the slot's socket, in the order in which their lines were ended. `
 closes the record: from then on not one frame leaves it, and what a late thread still writes goes to the service
 log under the run's id, never into another run (W42).
 
+Each line leaves at once, until a run prints so many so fast that sending costs more than printing: then up to
+``HELD`` pieces of standard output wait for those that follow, or for ``send_late`` a moment later. Standard error, a
+flush, and everything else that the run sends takes along what waits. A crash in a torrent can cost those last lines,
+as it costs what stands in the buffer of stdio; a crash after a few prints costs none.
+
 As in ``writer.py`` nothing waits for a lock, and what is printed inside a print is queued behind it. A producer waits
 for room afterwards; the I/O thread uses ``post``, which never waits, and looks at ``full`` itself.
 """
@@ -17,6 +22,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
+
+import trio
 
 from cog_trio.bridge.codec import encode_line
 from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
@@ -32,6 +39,13 @@ class _End:
     done = False
 
 
+SOME: Final = 16  # texts that end no line, which may wait to be cut
+SHORT: Final = 4096  # characters of a text that may wait
+HELD: Final = 64  # texts that may wait in a torrent; a print makes two
+QUICK: Final = 0.0001  # seconds between two lines of a torrent
+PAUSE: Final = 0.01  # seconds without a line after which the next one leaves at once
+BURST: Final = 64  # quick lines that make a torrent
+LATE: Final = 0.002  # seconds until what waits is sent, if nothing sends it before
 _STDOUT: Final = LogSource.STDOUT  # the lookup on the enumeration costs 50 ns
 Item: TypeAlias = str | bytes | tuple[str, ...] | None
 """Text to cut, pieces that are cut already, or (None) a flush."""
@@ -153,7 +167,8 @@ class Record(Journal):
     """The text of one run.
 
     ``emit`` sends one message on the run's slot socket and does not block: ``writer`` (that socket's) is what
-    producers wait for. ``service`` takes what comes after ``finish``; ``Capture.begin`` sets it.
+    producers wait for. ``ask_late`` has the I/O thread run ``send_late``; without it nothing is held back.
+    ``service`` takes what comes after ``finish``; ``Capture.begin`` sets it.
     """
 
     def __init__(
@@ -163,8 +178,13 @@ class Record(Journal):
         run: int,
         emit: Callable[[LogLine], None],
         writer: Writer | None = None,
+        ask_late: Callable[[Record], None] | None = None,
     ) -> None:
         super().__init__(writer)
+        self._ask_late = ask_late
+        self._asked = False  # send_late is running, or will
+        self._line_at = 0.0
+        self._burst = 0  # lines of standard output that came in quick succession
         self.slot: Final = slot
         self.id: Final = id
         self.run: Final = run
@@ -180,12 +200,44 @@ class Record(Journal):
         self.send()
 
     def write(self, source: LogSource, text: str | bytes) -> None:
-        # Every print comes twice through here.
-        self._queue.append((source, text))
+        # Every print comes twice through here. What ends no line can wait for what does: it would only wait elsewhere.
+        # Whether the record is open is asked after the append: what ``finish`` did not see is sent below.
+        queue = self._queue
+        queue.append((source, text))
+        if type(text) is str and len(text) < SHORT:
+            if "\n" not in text and "\r" not in text:
+                if len(queue) < (HELD if self._burst > BURST else SOME) and self.alive:
+                    return
+            elif source is _STDOUT and self._is_torrent() and len(queue) < HELD and self.alive:
+                if not self._asked and self._ask_late is not None:
+                    self._asked = True
+                    self._ask_late(self)
+                return
         self.send()
         writer = self.writer
         if writer is not None and writer.full:
             writer.wait(gate.wake_fd)
+
+    def _is_torrent(self) -> bool:
+        """Once a line of standard output."""
+        now = time.monotonic()
+        gap = now - self._line_at
+        self._line_at = now
+        if gap < QUICK:
+            self._burst = min(self._burst + 1, 4 * BURST)
+        else:  # the thread may just not have run for a moment
+            self._burst = self._burst // 2 if gap < PAUSE else 0
+        return self._burst > BURST and self._ask_late is not None
+
+    async def send_late(self) -> None:
+        """In the I/O thread: send what a torrent left waiting, until it is over. Cancellation: it waits on."""
+        calm = 0
+        while calm < 3 and self.alive:
+            await trio.sleep(LATE)
+            calm = 0 if self._queue else calm + 1
+            self.send()
+        self._asked = False
+        self.send()
 
     def queue_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
         self._queue.append((source, pieces))
@@ -220,10 +272,24 @@ class Record(Journal):
                 text.done = True
             elif self.alive:
                 lines = self._out if source is _STDOUT else self._err
-                for piece in lines.feed(text) if isinstance(text, str) else _cut(lines, text):
+                for piece in lines.feed(self._gather(source, text)) if isinstance(text, str) else _cut(lines, text):
                     self._send(source, piece)
             elif self.service is not None:
                 self.service.take(source, text, self.id)
+
+    def _gather(self, source: LogSource, text: str) -> str:
+        """It, with the text of the same stream that waits right behind it."""
+        queue = self._queue
+        if not queue:
+            return text
+        texts = [text]
+        while queue and len(texts) < HELD:
+            next_source, more = queue[0]
+            if next_source is not source or not isinstance(more, str):
+                break
+            queue.popleft()
+            texts.append(more)
+        return "".join(texts)
 
     def _send(self, source: LogSource, piece: str) -> None:
         if self.alive:

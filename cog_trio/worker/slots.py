@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Any, Final, NoReturn, Protocol
 
@@ -51,6 +51,9 @@ class Office(Protocol):
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
         """Have a function called in the I/O thread; lost once that has ended."""
+
+    def start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Start a task; called in the I/O thread."""
 
     def clean(self, job: Job) -> None:
         """Delete the job's temporary inputs, then ``job.idle()``; called in the I/O thread."""
@@ -96,6 +99,10 @@ class Slot:
         """
         self.writer.write(encode_frame(message))
 
+    def ask_late(self, record: Record) -> None:
+        """Have the I/O thread send what a torrent of text leaves waiting."""
+        self.office.post(self.office.start_soon, record.send_late)
+
     def fail(self, reason: str) -> None:
         """The slot can't be used any more, and its run, if any, has failed with this reason. Repeatable."""
         if not self.dead:
@@ -117,7 +124,7 @@ class Job:
         self.predict: Final = predict
         self.model: Final = model  # the callable that it calls
         self.context: dict[str, str] = predict.context
-        self.record: Final = Record(slot.index, predict.id, predict.run, slot.emit, slot.writer)
+        self.record: Final = Record(slot.index, predict.id, predict.run, slot.emit, slot.writer, slot.ask_late)
         self.stage = Stage.PREPARING
         self.scope: trio.CancelScope | None = None  # of the preparation, where that takes time
         self.input: dict[str, Any] = {}
@@ -153,6 +160,7 @@ class Job:
           WriterBroken: if the parent has closed the socket.
         """
         writer = self.slot.writer
+        self.record.send()  # what was printed before it
         if writer.full:
             writer.wait(gate.wake_fd)
         writer.write(frame)

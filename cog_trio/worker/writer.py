@@ -185,7 +185,8 @@ class Writer:
 
     def _send_queue(self) -> None:
         queue = self._queue
-        self._settle()
+        if self._written:
+            self._settle()
         while queue:
             item = queue[0]
             if self._pending:

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from cog_trio.bridge.codec import LineBuffer, control_responses
 from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
-from cog_trio.worker.record import Record, ServiceLog, current
+from cog_trio.worker import record as record_module
+from cog_trio.worker.record import BURST, LATE, Record, ServiceLog, current
 from cog_trio.worker.writer import Writer, WriterBroken
 
 JOIN = 20.0  # seconds that a thread of a test may take
@@ -248,3 +250,122 @@ def test_messages_of_the_service_log_name_no_id_when_there_is_none(service: Serv
 
 def test_there_is_no_current_record_outside_of_runs() -> None:
     assert current.get() is None
+
+
+class Watch:
+    """Stands in for the time module: a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    mine = Watch()
+    monkeypatch.setattr(record_module, "time", mine)
+    return mine
+
+
+def torrent(sent: list[LogLine], asked: list[Record], watch: Watch) -> Record:
+    """A record in the middle of a torrent: some lines are out, the last one waits."""
+    one = Record(SlotId(0), PredictionId("a"), 1, sent.append, None, asked.append)
+    for number in range(BURST + 2):
+        watch.now += 0.00001
+        one.write(OUT, f"{number}")
+        one.write(OUT, "\n")
+    assert [line.data for line in sent] == [f"{number}\n" for number in range(BURST + 1)]
+    assert asked == [one]
+    sent.clear()
+    return one
+
+
+LAST = f"{BURST + 1}\n"  # what waits in it
+
+
+def test_in_a_torrent_lines_travel_together_and_none_is_lost(watch: Watch) -> None:
+    sent: list[LogLine] = []
+    one = Record(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda record: None)
+    lines = [f"line {number}\n" for number in range(20_000)]
+    for line in lines:
+        watch.now += 0.00001
+        one.write(OUT, line[:-1])
+        one.write(OUT, "\n")
+    one.finish()
+    assert "".join(line.data for line in sent) == "".join(lines)
+    assert len(sent) < len(lines) / 20
+
+
+def test_without_the_io_thread_nothing_is_held(watch: Watch) -> None:
+    sent: list[LogLine] = []
+    one = record(sent)
+    for _ in range(1000):
+        one.write(OUT, "x\n")
+    assert len(sent) == 1000
+
+
+@pytest.mark.parametrize("gap", [0.00011, 0.001, 1.0])
+def test_lines_that_come_slower_leave_at_once(watch: Watch, gap: float) -> None:
+    sent: list[LogLine] = []
+    one = Record(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda record: None)
+    for number in range(500):
+        watch.now += gap
+        one.write(OUT, "x\n")
+        assert len(sent) == number + 1
+
+
+def test_after_a_pause_a_torrent_is_over(watch: Watch) -> None:
+    sent: list[LogLine] = []
+    one = torrent(sent, [], watch)
+    watch.now += 0.02
+    one.write(OUT, "now\n")
+    assert [line.data for line in sent] == [LAST + "now\n"]
+
+
+def test_standard_error_a_flush_and_other_frames_take_along_what_waits(watch: Watch) -> None:
+    sent: list[LogLine] = []
+    torrent(sent, [], watch).write(ERR, "error\n")
+    assert sent == [LogLine(OUT, LAST), LogLine(ERR, "error\n")]
+    sent.clear()
+    torrent(sent, [], watch).flush(OUT)
+    assert sent == [LogLine(OUT, LAST)]
+    sent.clear()
+    torrent(sent, [], watch).post_frame(bytearray(b"metric"))
+    assert sent == [LogLine(OUT, LAST)]
+    sent.clear()
+    torrent(sent, [], watch).send()
+    assert sent == [LogLine(OUT, LAST)]
+    sent.clear()
+    torrent(sent, [], watch).finish()
+    assert sent == [LogLine(OUT, LAST)]
+
+
+async def test_what_a_torrent_leaves_is_sent_a_moment_later(
+    watch: Watch, autojump_clock: trio.testing.MockClock
+) -> None:
+    sent: list[LogLine] = []
+    asked: list[Record] = []
+    one = torrent(sent, asked, watch)
+    with trio.move_on_after(LATE * 1.5):
+        await one.send_late()
+    assert sent == [LogLine(OUT, LAST)]
+    asked.clear()
+    await one.send_late()  # ends by itself
+    watch.now += 0.00001
+    one.write(OUT, "more\n")
+    assert asked == [one]  # and is asked for again
+    one.finish()
+    await one.send_late()
+    assert [line.data for line in sent] == [LAST, "more\n"]
+
+
+def test_text_without_an_end_waits_within_bounds() -> None:
+    sent: list[LogLine] = []
+    one = record(sent)
+    for _ in range(10_000):
+        one.write(OUT, "x" * 100)
+    assert sum(len(line.data) for line in sent) >= 10_000 * 100 - 2**17
+    one.finish()
+    assert "".join(line.data for line in sent) == "x" * 1_000_000
