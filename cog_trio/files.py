@@ -6,8 +6,9 @@ input, the worker for its output files) and removed when the run has ended, what
 needed none costs one look. The base goes at exit.
 
 A base is locked (flock on the folder itself) for as long as its service lives. The kernel drops the lock when
-the process ends, however it ends, so a later start can tell a dead predecessor's base and sweep it. A process
-number in the name, the other way, lies as soon as two containers share a temporary folder.
+the process ends, however it ends, so a later start can tell a dead predecessor's base and sweep it. A base gets its
+name only once it is locked: there is no moment at which a living one looks dead. A process number in the name, the
+other way, lies as soon as two containers share a temporary folder.
 
 Files are read in threads, one at a time for each prediction, into a place reserved in the output: the order is
 the model's. A file that can't be read fails its prediction and is named.
@@ -21,7 +22,6 @@ import os
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -34,7 +34,7 @@ from cog_trio.bridge.protocol import MAX_INLINE
 log = logging.getLogger("cog_trio.files")
 
 PREFIX: Final = "cog-trio-"
-SWEEP_AGE: Final = 60.0  # seconds; a younger base may not have its lock yet
+UNLOCKED: Final = ".cog-trio-"  # for a moment
 REMOVE_GRACE: Final = 10.0  # seconds that removing a folder may hold up a reply, or the exit
 READERS: Final = 4  # files read at once, over all predictions
 ENVELOPE: Final = 2**16  # bytes that a Predict needs beside input and context, at most
@@ -65,7 +65,7 @@ class Workspace:
     async def sweep_predecessors(self) -> None:
         """Remove what services that have died left behind, in a thread."""
         parent = os.path.dirname(self.base)
-        for path in await trio.to_thread.run_sync(lambda: sweep(parent, now=time.time())):
+        for path in await trio.to_thread.run_sync(sweep, parent):
             log.info("removed %s, left by a service that has died", path)
 
 
@@ -76,10 +76,16 @@ async def open_workspace(parent: str | None = None) -> AsyncIterator[Workspace]:
     Raises:
       OSError: if it can't be made.
     """
-    base = tempfile.mkdtemp(prefix=PREFIX, dir=parent)  # 0700
-    lock = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    unlocked = tempfile.mkdtemp(prefix=UNLOCKED, dir=parent)  # 0700
+    base = os.path.join(os.path.dirname(unlocked), PREFIX + secrets.token_hex(8))
+    lock = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(unlocked, base)
+        except OSError:
+            os.rmdir(unlocked)
+            raise
         yield Workspace(base)
     finally:
         await _remove_tree(base)
@@ -98,10 +104,10 @@ async def _remove_tree(folder: str) -> None:
         log.warning("removing %s takes more than %.0f s; going on without waiting for it", folder, REMOVE_GRACE)
 
 
-def sweep(parent: str, *, now: float) -> list[str]:
+def sweep(parent: str) -> list[str]:
     """Remove the bases of services that have died (blocking: call it in a thread); gives what it removed.
 
-    ``now`` is the wall clock, in seconds. Only folders of our own user that nobody holds the lock of are touched.
+    Only folders of our own user that nobody holds the lock of are touched.
     """
     removed: list[str] = []
     with os.scandir(parent) as entries:
@@ -112,8 +118,7 @@ def sweep(parent: str, *, now: float) -> list[str]:
         except OSError:
             continue  # gone meanwhile, not a folder, not ours
         try:
-            status = os.fstat(lock)
-            if status.st_uid != os.geteuid() or now - status.st_mtime < SWEEP_AGE:
+            if os.fstat(lock).st_uid != os.geteuid():
                 continue
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path)

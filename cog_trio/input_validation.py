@@ -24,7 +24,7 @@ _MISSING: Final = object()
 _EMPTY: Final = b"{}"
 _ROOT: Final[Loc] = ("body", "input")
 LONG: Final = 2**16  # bytes of a text that is left as it is
-SAMPLE: Final = 2**18  # bytes of it that are looked at together
+SAMPLE: Final = 2**16  # bytes of it that are looked at together
 BEGINNING: Final = 256  # characters that stand for it
 _ANY_TEXT: Final = {"type": "string"}
 

@@ -17,8 +17,6 @@ from cog_trio import files
 from cog_trio.bridge.protocol import MAX_INLINE, Spilled
 from cog_trio.files import keep_ready_file, needs_spill, open_workspace, spill, sweep
 
-OLD = 10**9 + files.SWEEP_AGE + 1  # seconds; "now" for folders that were last touched at 10**9
-
 
 def entries(folder: Path | str) -> list[str]:
     return os.listdir(folder)
@@ -116,29 +114,43 @@ async def test_the_base_of_a_dead_service_is_swept_and_that_of_a_living_one_not(
             try:
                 assert holder.stdout is not None
                 base = holder.stdout.readline().strip()
-                os.utime(base, (10**9, 10**9))
-                assert sweep(str(tmp_path), now=OLD) == [], "its service lives"
+                assert sweep(str(tmp_path)) == [], "its service lives"
             finally:
                 holder.kill()
         assert os.path.isdir(base), "SIGKILL leaves it behind"
-        assert sweep(str(tmp_path), now=OLD) == [base]
+        assert sweep(str(tmp_path)) == [base]
         assert entries(tmp_path) == []
 
     await trio.to_thread.run_sync(play)
 
 
-def test_sweep_leaves_young_and_foreign_things(tmp_path: Path) -> None:
-    young, other, link = tmp_path / "cog-trio-young", tmp_path / "other", tmp_path / "cog-trio-link"
-    young.mkdir()
+def test_sweep_leaves_foreign_things(tmp_path: Path) -> None:
+    other, link = tmp_path / "other", tmp_path / "cog-trio-link"
     other.mkdir()
     link.symlink_to(other)
     (tmp_path / "cog-trio-file").write_text("x")
-    for path in (other, tmp_path / "cog-trio-file"):
-        os.utime(path, (10**9, 10**9))
-    os.utime(young, (OLD, OLD))
-    assert sweep(str(tmp_path), now=OLD) == []
-    assert young.is_dir()
+    assert sweep(str(tmp_path)) == []
     assert other.is_dir()
+
+
+def test_a_base_is_never_there_without_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a base is being made, a sweep at any moment leaves it alone."""
+    swept: list[str] = []
+
+    def rename(source: str, target: str, really: Callable[[str, str], None] = os.rename) -> None:
+        swept.extend(sweep(str(tmp_path)))
+        really(source, target)
+        swept.extend(sweep(str(tmp_path)))
+
+    monkeypatch.setattr(os, "rename", rename)
+
+    async def open_one() -> None:
+        async with open_workspace(str(tmp_path)) as workspace:
+            assert mode(workspace.base) == 0o700
+
+    trio.run(open_one)
+    assert swept == []
+    assert entries(tmp_path) == []
 
 
 # Inputs.
