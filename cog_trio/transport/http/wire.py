@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -22,7 +21,6 @@ from cog_trio.prediction import ALL_EVENTS, WebhookEvent
 Fault: TypeAlias = "Mapping[str, Any]"
 
 SMALL: Final = 64 * 2**10  # bytes; decoding that costs less than a millisecond
-SAMPLE: Final = 64  # bytes by which a large input is found again
 MAX_DEPTH: Final = 127  # levels of nesting; one more is refused
 MAX_ID: Final = 256  # bytes in UTF-8 (D9)
 
@@ -44,7 +42,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class Create(msgspec.Struct):
-    """The body of a create. Unknown members are ignored."""
+    """The body of a create. Unknown members are ignored, of a repeated one the last counts."""
 
     id: str | None = None
     input: msgspec.Raw = msgspec.Raw(b"{}")
@@ -76,9 +74,6 @@ class BadBody(Exception):
         self.faults = faults
 
 
-_KINDS: Final[Mapping[str, type]] = {name: type(name, (), {}) for name in Create.__struct_fields__}
-_MARKS: Final = tuple(f'"{name}"'.encode() for name in _KINDS)
-_Members = msgspec.defstruct("_Members", [(name, kind, None) for name, kind in _KINDS.items()])
 _decode: Final = msgspec.json.Decoder(Create).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 
@@ -105,7 +100,7 @@ def not_json(text: str) -> BadBody:
     return BadBody(400, [fault(["body"], NOT_JSON + text, "value_error.jsondecode")])
 
 
-def decode_create(body: bytes | bytearray) -> Create:
+def decode_create(body: bytes | bytearray | memoryview) -> Create:
     """The body of a create, checked but for its input.
 
     Raises:
@@ -116,8 +111,10 @@ def decode_create(body: bytes | bytearray) -> Create:
     try:
         if len(body) <= SMALL:
             _decode_any(body)
-        elif not body.isascii():
-            body.decode()
+        elif not isinstance(body, memoryview):
+            body.isascii() or body.decode()
+        elif not all(map(bytes.isascii, _samples(body))):
+            str(body, "utf-8")
         create = _decode(body)
     except msgspec.ValidationError as refusal:
         raise _wrong_shape(body, refusal) from None
@@ -127,35 +124,10 @@ def decode_create(body: bytes | bytearray) -> Create:
         raise not_json(str(refusal)) from None
     if _nests_too_deep(body):
         raise not_json("recursion limit exceeded")
-    faults = [
-        fault(["body", name], f"{WRONG_SHAPE}duplicate field `{name}`") for name in _repeated(body, create.input)
-    ] or _check_values(create)
+    faults = _check_values(create)
     if faults:
         raise BadBody(422, faults)
     return create
-
-
-def _repeated(body: bytes | bytearray, input: msgspec.Raw) -> list[str]:
-    """The members that a well-formed body has more than once. What stands in a large input costs nothing."""
-    view = memoryview(input)
-    outside = body
-    if len(view) > SMALL:
-        start = body.find(bytes(view[:SAMPLE]))
-        outside = body[:start] + b"null" + body[start + len(view) :]
-    if b"\\u00" not in outside and not any(_has(outside, mark, 2) for mark in _MARKS):
-        return []
-    seen: list[str] = []
-
-    def note(kind: type, value: object) -> object:
-        seen.append(kind.__name__)
-        return kind()
-
-    for text in (outside, body):  # the second, if another input begins alike and the wrong one was taken out
-        seen.clear()
-        with suppress(msgspec.MsgspecError, RecursionError):
-            msgspec.json.decode(text, type=_Members, dec_hook=note)
-            break
-    return [name for name in _KINDS if seen.count(name) > 1]
 
 
 def _check_values(create: Create) -> list[Fault]:
@@ -189,10 +161,23 @@ def is_url(text: str) -> bool:
         return False
 
 
-def _nests_too_deep(body: bytes | bytearray) -> bool:
+def _samples(body: memoryview) -> Iterator[bytes]:
+    """A large body, piece by piece: a view can't be searched."""
+    for start in range(0, len(body), SMALL):
+        yield bytes(body[start : start + SMALL])
+
+
+def _nests_too_deep(body: bytes | bytearray | memoryview) -> bool:
     """Whether arrays and objects stand in each other more than ``MAX_DEPTH`` deep; the body is well-formed."""
     half = (MAX_DEPTH + 1) // 2
-    if not (_has(body, b"[", half) or _has(body, b"{", half)):
+    if isinstance(body, memoryview):
+        arrays = objects = 0
+        for sample in _samples(body):
+            arrays += sample.count(b"[")
+            objects += sample.count(b"{")
+        if arrays < half and objects < half:
+            return False
+    elif not (_has(body, b"[", half) or _has(body, b"{", half)):
         return False
     brackets = _STRINGS.sub(b"", body).translate(_ONE_KIND, _NOT_BRACKETS)
     for _ in range(MAX_DEPTH):  # each pass takes the innermost level away
@@ -213,7 +198,7 @@ def _has(body: bytes | bytearray, mark: bytes, count: int) -> bool:
     return True
 
 
-def _wrong_shape(body: bytes | bytearray, refusal: msgspec.ValidationError) -> BadBody:
+def _wrong_shape(body: bytes | bytearray | memoryview, refusal: msgspec.ValidationError) -> BadBody:
     """All that is wrong with the members, or that the body is no JSON after all (numbers, what comes later)."""
     try:
         value = _decode_any(body)
