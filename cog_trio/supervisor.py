@@ -339,11 +339,9 @@ class Supervisor:
         """Apply what one read brought, in one go."""
         flight = self.flights.get(slot)
         for frame in frames:
-            if isinstance(frame, Idle):
-                if frame.slot != slot:
-                    raise ProtocolBroken(f"Idle for slot {frame.slot} on slot {slot}")
+            if isinstance(frame, Idle) and frame.slot == slot:
                 self._hear(frame)
-            elif flight is not None:
+            elif flight is not None and not isinstance(frame, Idle):
                 flight.take(frame)
             elif type(frame) is ProtocolVersion and slot not in self._greeted:
                 self._greet(slot, frame)
