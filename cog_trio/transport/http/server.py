@@ -118,15 +118,16 @@ async def _connections(outer: trio.Nursery, state: ServerState) -> AsyncIterator
     try:
         yield nursery
     finally:
+        nursery.cancel_scope.deadline = trio.current_time() + CLOSE_GRACE
         ending.set()
         await state.context.terminated.set()
-        nursery.cancel_scope.deadline = trio.current_time() + CLOSE_GRACE
         for connection in list(state.connections):
             connection.close_if_idle()
 
 
 async def _hold(ending: trio.Event, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
     async with trio.open_nursery() as nursery:
+        await trio.lowlevel.checkpoint_if_cancelled()  # then nobody waits for the nursery, and nobody will end it
         nursery.cancel_scope.shield = True  # until the end begins, which gives it a deadline
         task_status.started(nursery)
         await ending.wait()

@@ -130,6 +130,18 @@ async def test_idle_connections_close_at_once_at_the_end(monkeypatch: pytest.Mon
         await client.stream.aclose()
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_server_that_is_cancelled_while_it_starts_ends(turns: int) -> None:
+    listeners = await open_listeners(LOCAL)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_app, hello, LOCAL, listeners)
+            for _ in range(turns):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    assert [listener.socket.fileno() for listener in listeners] == [-1]
+
+
 async def test_a_reply_on_its_way_is_finished_at_the_end_and_closes() -> None:
     app = Waiting()
     with trio.fail_after(30):
