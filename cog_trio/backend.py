@@ -32,6 +32,7 @@ from cog_trio.health import Health, State
 from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
 from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
+from cog_trio.permit.pool import PermitInUse
 from cog_trio.settings import Settings, worker_variables
 from cog_trio.spawn import WorkerProcess, spawn
 
@@ -50,6 +51,13 @@ LEVELS: Final = {
     LogLevel.ERROR: logging.ERROR,
 }
 OUTPUTS: Final = {Mode.PREDICT: "Output", Mode.TRAIN: "TrainingOutput"}  # names of their components
+
+
+class Berth(NamedTuple):
+    """A slot that was taken, and the worker that it is of."""
+
+    orchestrator: Orchestrator
+    permit: PermitInUse
 
 
 class Callee(NamedTuple):
@@ -88,11 +96,32 @@ class Backend:
         self.settled = trio.Event()  # setup is over, one way or the other
         self.unready = trio.Event()  # READY no more, or shutting down
         self.ended = trio.Event()  # the worker has ended and was reaped
+        self.on_change: Callable[[], None] = lambda: None  # called when a slot is free, and when the worker is gone
         self._settings = settings
         self._nursery = nursery
         self._compiled = trio.Event()
         self._life = trio.CancelScope()
         self._stopping = False
+
+    @property
+    def available(self) -> int:
+        """Slots that can be taken now."""
+        return 0 if self.orchestrator is None else self.orchestrator.pool.available
+
+    @property
+    def busy(self) -> bool:
+        """All slots are taken."""
+        return self.orchestrator is not None and not self.orchestrator.pool.available
+
+    def acquire_nowait(self) -> Berth:
+        """Take a slot.
+
+        Raises:
+          trio.WouldBlock: if none is available.
+        """
+        if self.orchestrator is None:
+            raise trio.WouldBlock
+        return Berth(self.orchestrator, self.orchestrator.pool.acquire_nowait())
 
     def begin(self, init: Init) -> None:
         """There will be a worker, by these references."""
@@ -124,6 +153,7 @@ class Backend:
             await self._compiled.wait()
             if self.health.state is State.STARTING:  # it may have died while we compiled
                 self.orchestrator = orchestrator
+                orchestrator.pool.on_idle = self.on_change
                 self.health.set_up()
                 self.settled.set()
                 log.info("Server ready")
@@ -152,6 +182,7 @@ class Backend:
             log.error("setup failed: %s", cause)
         elif self.health.state is State.READY:
             self.health.lost(cause)
+        self.on_change()
 
     # What it says.
 

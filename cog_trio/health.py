@@ -55,6 +55,9 @@ NEXT: Final[Mapping[State, Mapping[Fact, State]]] = {
 }
 
 
+FINAL: Final = frozenset(state for state, row in NEXT.items() if not row)
+
+
 class IllegalTransition(Exception):
     """A step that the table does not have: our own bug."""
 
@@ -116,6 +119,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     version: dict[str, str]
     user_healthcheck_error: str | msgspec.UnsetType = msgspec.UNSET
     draining: bool = False
+    queued: int | msgspec.UnsetType = msgspec.UNSET
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -131,6 +135,7 @@ class HealthSnapshot:
     draining: bool = False
     user_healthcheck_error: str | None = None
     cause: str | None = None  # of SETUP_FAILED and DEFUNCT
+    queued: int | None = None  # predictions that wait for a slot; None: there is no queue
 
     def json(self) -> bytes:
         """The body of ``GET /health-check``."""
@@ -142,6 +147,7 @@ class HealthSnapshot:
                 version=dict(self.versions),
                 user_healthcheck_error=unset if self.user_healthcheck_error is None else self.user_healthcheck_error,
                 draining=self.draining,
+                queued=unset if self.queued is None else self.queued,
             )
         )
 
@@ -203,7 +209,9 @@ class Health:
             return SetupResult(started_at=self._started_at, status=SetupStatus.STARTING, logs=self.log.text)
         return self._result
 
-    def snapshot(self, *, busy: bool, draining: bool, user_healthcheck_error: str | None = None) -> HealthSnapshot:
+    def snapshot(
+        self, *, busy: bool, draining: bool, user_healthcheck_error: str | None = None, queued: int | None = None
+    ) -> HealthSnapshot:
         """What is shown: the stored state, under BUSY, under UNHEALTHY (spec/http.md 7.1)."""
         status, error = self.state.value, None
         if self.state is State.READY:
@@ -218,4 +226,5 @@ class Health:
             draining=draining,
             user_healthcheck_error=error,
             cause=self.cause,
+            queued=queued,
         )

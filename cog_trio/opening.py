@@ -70,7 +70,7 @@ async def open_service(
                 service._abort()
             if not service.draining:
                 service.shutdown()
-            with trio.move_on_after(service._end_limit, shield=True):
+            with trio.move_on_after(service._ending.limit, shield=True):
                 await service.wait_stopped()
             service._webhooks.close()
             nursery.cancel_scope.cancel()

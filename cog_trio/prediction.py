@@ -67,6 +67,7 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str | None = None  # of RAISED: one line, Type: text
     is_stream: bool = False  # of RETURNED: the output is an array, whatever the schema says
     ours: bool = False  # a cause of our own (crash, poison, shutdown): it stands, also when a cancel was asked for
+    refusal: Exception | None = None  # it never began, because of this
 
 
 class WebhookEvent(str, Enum):
@@ -125,6 +126,8 @@ class Prediction:
         "mode",
         "output_size",
         "predict_time",
+        "queued",
+        "refusal",
         "scope",
         "status",
         "streamed",
@@ -164,6 +167,8 @@ class Prediction:
         self.events = events
         self.trace = trace  # headers of W3C trace context, sent along with what is sent for this prediction
         self.predict_time: float | None = None  # seconds from acceptance to the terminal step, fixed there
+        self.queued = False  # it waits for a slot
+        self.refusal: Exception | None = None  # why it has ended without having begun
         self.output_size = 0  # bytes
         self._is_array = output_is_array
         self._outputs: list[msgspec.Raw | None] = []  # None: reserved, a file is being read
@@ -210,6 +215,7 @@ class Prediction:
         self.predict_time = trio.current_time() - self._created
         self._completed_at = self._now()
         self._is_array = self._is_array or outcome.is_stream
+        self.refusal = outcome.refusal
         if self.status is Status.FAILED:
             self._error = outcome.error or "Error: "
         if self._pending:

@@ -52,10 +52,17 @@ class AlreadyRunning(Rejected):
 
 
 class AtCapacity(Rejected):
-    """No slot is free."""
+    """No slot is free, and there is no room in the queue."""
 
     def __init__(self, id: str | None) -> None:
         super().__init__(id, "At capacity - all prediction slots busy")
+
+
+class QueueTimedOut(Rejected):
+    """No slot became free while it waited in the queue."""
+
+    def __init__(self, id: str | None, seconds: float) -> None:
+        super().__init__(id, f"No prediction slot became free within {seconds:g} s")
 
 
 def not_ready(health: Health, draining: bool, id: str | None) -> NotReady:

@@ -25,19 +25,29 @@ import trio
 
 from cog_trio.backend import UNKNOWN, Backend
 from cog_trio.bridge.protocol import Init, Json, Mode
+from cog_trio.ending import Ending
 from cog_trio.files import Workspace, keep_ready_file, needs_spill, spill
-from cog_trio.health import HealthSnapshot
+from cog_trio.health import FINAL, HealthSnapshot
 from cog_trio.keeping import Keeper
-from cog_trio.orchestrator import Orchestrator
 from cog_trio.outputs import OutputFiles
 from cog_trio.permit.slot import Job, PredictionSlot
 from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent
-from cog_trio.refusals import AlreadyRunning, AtCapacity, NotOffered, NotReady, Rejected, not_ready
+from cog_trio.refusals import (
+    SHUTTING_DOWN,
+    AlreadyRunning,
+    AtCapacity,
+    NotOffered,
+    NotReady,
+    QueueTimedOut,
+    Rejected,
+    not_ready,
+)
 from cog_trio.retained import Retained
 from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess
 from cog_trio.stream import OtherRun, Subscription, TooManyFollowers
 from cog_trio.upload import Target
+from cog_trio.waiting import Queue, Turn
 from cog_trio.webhook import Webhooks
 
 if TYPE_CHECKING:
@@ -50,14 +60,12 @@ __all__ = [
     "NotReady",
     "OtherRun",
     "PredictionService",
+    "QueueTimedOut",
     "Rejected",
     "TooManyFollowers",
 ]
 
 log = logging.getLogger("cog_trio.service")
-
-STOP_GRACE: Final = 5.0  # seconds that cancelled predictions get at shutdown before the worker is ended under them
-END_LIMIT: Final = 30.0  # seconds for the worker's end; the orchestrator's own limits are shorter
 
 CUT: Final = Outcome(Fact.CUT)
 BROKEN: Final = Outcome(Fact.RAISED, "InternalError: the service failed while this prediction ran", ours=True)
@@ -79,10 +87,6 @@ class PredictionService:
         self._running: dict[str, Prediction] = {}
         self._retained = Retained(count=settings.retain, age=settings.retain_age, size=settings.retain_bytes)
         self._last_number = 0
-        self._shutdown = trio.Event()
-        self._stopped = trio.Event()
-        self._graces = (trio.CancelScope(), trio.CancelScope())  # of the drain: to finish, then to stop
-        self._to_deliver = trio.CancelScope()  # and then to deliver webhooks
         self._webhooks = Webhooks(
             nursery.start_soon,
             interval=settings.throttle_interval,
@@ -90,6 +94,9 @@ class PredictionService:
             secret=settings.webhook_secret,
             now=now,
         )
+        self._queue = Queue(self._worker, settings.queue, settings.queue_timeout)
+        self._worker.on_change = self._on_change
+        self._ending = Ending(settings, self._running, self._worker, self._webhooks)
 
     def _start(
         self, model: str | None, train: str | None, worker: WorkerProcess | Link | None, cwd: str | None
@@ -110,7 +117,7 @@ class PredictionService:
 
     @property
     def draining(self) -> bool:
-        return self._shutdown.is_set()
+        return self._ending.begun.is_set()
 
     @property
     def schema(self) -> bytes | None:
@@ -138,9 +145,12 @@ class PredictionService:
         return self._show_health(await self._worker.check())
 
     def _show_health(self, check_error: str | None) -> HealthSnapshot:
-        orchestrator = self._worker.orchestrator
-        busy = orchestrator is not None and not orchestrator.pool.available
-        return self._worker.health.snapshot(busy=busy, draining=self.draining, user_healthcheck_error=check_error)
+        return self._worker.health.snapshot(
+            busy=self._worker.busy,
+            draining=self.draining,
+            user_healthcheck_error=check_error,
+            queued=len(self._queue) if self.settings.queue else None,
+        )
 
     def find(self, id: str) -> Prediction | None:
         """The prediction of this id: in flight, else a finished one that is still kept."""
@@ -186,16 +196,12 @@ class PredictionService:
         if not self.serves(mode):
             raise NotOffered(id, mode)
         self.admit(id)
-        orchestrator = self._worker.orchestrator
-        assert orchestrator is not None
         callee = self._worker.callees.get(mode, UNKNOWN)
         sent, echo = callee.check(input or b"{}")
         if id in self._running:
             raise AlreadyRunning(id)
-        try:
-            permit = orchestrator.pool.acquire_nowait()
-        except trio.WouldBlock:
-            raise AtCapacity(id) from None
+        if not self._queue.has_room:
+            raise AtCapacity(id)
         prediction = Prediction(
             f"pred_{self._number():x}" if id is None else id,
             input=echo,
@@ -213,8 +219,7 @@ class PredictionService:
         )
         self._running[prediction.id] = prediction
         self._webhooks.follow(prediction)
-        slot = PredictionSlot(prediction, permit)
-        self._nursery.start_soon(self._run, orchestrator, slot, sent, context or {})
+        self._nursery.start_soon(self._run, self._queue.enter(prediction), sent, context or {})
         return prediction
 
     def watch(self, prediction: Prediction) -> AbstractContextManager[None]:
@@ -245,7 +250,8 @@ class PredictionService:
 
         With ``Mode.TRAIN`` it is a training.
 
-        Raises: as ``create``. A prediction that failed raises nothing.
+        Raises: as ``create``, also when it is refused after it has waited in the queue. A prediction that failed raises
+        nothing.
 
         Cancellation: the prediction is cancelled; its slot is free again once the model has stopped.
         """
@@ -253,6 +259,8 @@ class PredictionService:
         prediction = self.create(id=id, input=sent, context=context, watched=True, mode=mode)
         with self.watch(prediction):
             await prediction.wait_finished()
+        if prediction.refusal is not None:
+            raise prediction.refusal
         return prediction
 
     def cancel(self, id: str) -> bool:
@@ -267,23 +275,19 @@ class PredictionService:
 
         Called again, it ends the wait that is going on, each time.
         """
-        if not self.draining:
-            self._shutdown.set()
-            self._worker.unready.set()
-            self._nursery.start_soon(self._drain)
+        if self.draining:
+            self._ending.hurry()
             return
-        for grace in self._graces:
-            if not grace.cancel_called:
-                grace.cancel()
-                return
-        self._worker.kill()
-        self._to_deliver.cancel()
+        self._ending.begun.set()
+        self._worker.unready.set()
+        self._queue.dissolve(SHUTTING_DOWN)
+        self._nursery.start_soon(self._ending.run)
 
     def _abort(self) -> None:
         """Shut down without a grace to finish."""
         if not self.draining:
             self.shutdown()
-        self._graces[0].cancel()
+        self._ending.cut()
 
     async def wait_started(self) -> HealthSnapshot:
         """Wait until setup has succeeded or failed, or there will be none; gives the health then."""
@@ -292,25 +296,34 @@ class PredictionService:
 
     async def wait_shutdown(self) -> None:
         """Wait for the first call of ``shutdown``."""
-        await self._shutdown.wait()
+        await self._ending.begun.wait()
 
     async def wait_stopped(self) -> None:
         """Wait until everything that ``shutdown`` began is done: nothing in flight, no worker left."""
-        await self._stopped.wait()
+        await self._ending.over.wait()
 
     # One prediction's task.
 
-    async def _run(
-        self, orchestrator: Orchestrator, slot: PredictionSlot, input: bytes | memoryview, context: dict[str, str]
-    ) -> None:
-        prediction = slot.prediction
+    def _on_change(self) -> None:
+        """A slot has become free, or the worker is ready or gone."""
+        if self._worker.health.state in FINAL:
+            self._queue.dissolve(not_ready(self._worker.health, self.draining, None).text)
+        self._queue.advance()
+
+    async def _run(self, turn: Turn, input: bytes | memoryview, context: dict[str, str]) -> None:
+        prediction = turn.prediction
         folder = self._workspace.run_folder()
         files = OutputFiles(prediction, folder, self._workspace, self._nursery.start_soon, target=self._target)
         outcome = CUT  # stands when the cancellation comes before anything was sent, or while files are read
         try:
             with prediction.scope:
-                job = await self._job(slot, folder, input, context)
-                outcome = job if isinstance(job, Outcome) else await orchestrator.run(slot, job, files)
+                berth = await self._queue.wait(turn)
+                if isinstance(berth, Outcome):
+                    outcome = berth
+                else:
+                    slot = PredictionSlot(prediction, berth.permit)
+                    job = await self._job(slot, folder, input, context)
+                    outcome = job if isinstance(job, Outcome) else await berth.orchestrator.run(slot, job, files)
         except Exception:  # a bug of ours: it ends the service, but nobody waits for ever
             outcome = BROKEN
             raise
@@ -352,43 +365,3 @@ class PredictionService:
         """A number that no other service has used before, as far as clocks go: nanoseconds since 1970."""
         self._last_number = max(self._last_number + 1, time.time_ns())
         return self._last_number
-
-    # The end.
-
-    @property
-    def _end_limit(self) -> float:
-        """Seconds that a shutdown takes at most."""
-        return self.settings.drain_grace + STOP_GRACE + END_LIMIT + self.settings.webhook_grace
-
-    async def _drain(self) -> None:
-        """From the first ``shutdown`` to the end of the worker. Shielded: an outer cancellation must not take the
-        graces away; they, and the worker's end, are bounded."""
-        to_finish, to_stop = self._graces
-        limit = self._end_limit
-        with trio.move_on_after(limit, shield=True) as all_of_it:
-            to_finish.deadline = trio.current_time() + self.settings.drain_grace
-            with to_finish:
-                await self._wait_idle()
-            to_finish.cancel()  # over, too, for the next call of shutdown
-            if self._running:
-                log.warning("shutdown: cancelling %d predictions that did not finish in time", len(self._running))
-            for prediction in self._running.values():
-                prediction.cancel()
-            to_stop.deadline = trio.current_time() + STOP_GRACE
-            with to_stop:
-                await self._wait_idle()
-            to_stop.cancel()
-            self._worker.stop()
-            await self._worker.ended.wait()
-            await self._wait_idle()
-            self._to_deliver.deadline = trio.current_time() + self.settings.webhook_grace
-            with self._to_deliver:
-                await self._webhooks.wait_idle()
-            self._webhooks.close()
-        if all_of_it.cancelled_caught:
-            log.error("shutdown took more than %.0f s and was given up", limit)
-        self._stopped.set()
-
-    async def _wait_idle(self) -> None:
-        while self._running:
-            await next(iter(self._running.values())).wait_finished()

@@ -103,6 +103,8 @@ class Settings:
         variable="COG_SETUP_TIMEOUT",
         lenient=WHOLE_SECONDS,
     )
+    queue: int = _row(0, "--queue", COUNT, "predictions that may wait for a slot; the next one gets 409 at once")
+    queue_timeout: float = _row(60.0, "--queue-timeout", SECONDS, "seconds that a prediction may wait for a slot")
     predict_timeout: float | None = _row(
         None, "--predict-timeout", SECONDS, "seconds from the start of a prediction until it is stopped and has failed"
     )

@@ -21,3 +21,42 @@ async def test_a_prediction_over_its_time_limit_is_stopped(serve: Serve) -> None
             assert "cleaned up" in reply["logs"]
             assert (await server.predict({"how": "none"})).json()["output"] == ["end"]
             assert server.worker().pid == worker
+
+
+async def test_a_queue_serves_in_order_and_refuses_beyond_its_bound(serve: Serve) -> None:
+    """Given one slot and --queue 2, when four predictions come while it is busy, then two wait and run in their order,
+    the last is refused, health counts them, and one that is cancelled in the queue leaves it at once."""
+    with trio.fail_after(60):
+        async with serve("stuck.py", "--queue", "2") as server:
+            await server.start("runs", {"how": "sleep", "seconds": 30})
+            await server.until_logs("runs", "started")
+            await server.start("first", {"how": "none"})
+            await server.start("second", {"how": "none"})
+            refused = await server.predict({"how": "none"})
+            assert refused.status_code == 409
+            assert ((await server.health())["status"], (await server.health())["queued"]) == ("BUSY", 2)
+            assert (await server.look("second"))["status"] == "starting"
+            assert await server.cancel("first") == 200
+            assert (await server.finished("first"))["status"] == "canceled"
+            await server.start("third", {"how": "none"})
+            await server.cancel("runs")
+            second, third = await server.finished("second"), await server.finished("third")
+            assert (second["status"], third["status"]) == ("succeeded", "succeeded")
+            assert second["started_at"] < third["started_at"]
+            assert (await server.health())["queued"] == 0
+
+
+async def test_who_leaves_the_queue_or_waits_too_long_does_not_run(serve: Serve) -> None:
+    """Given one slot and a queue with a time, when a waiting client leaves, then its prediction is canceled without
+    having begun; when another waits too long, it gets 409 with its own text."""
+    with trio.fail_after(60):
+        async with serve("stuck.py", "--queue", "2", "--queue-timeout", "1") as server:
+            await server.start("runs", {"how": "sleep", "seconds": 30})
+            await server.until_logs("runs", "started")
+            with trio.move_on_after(0.3):
+                await server.client.put("/predictions/left", json={"input": {"how": "none"}})
+            left = await server.finished("left")
+            assert (left["status"], left["logs"], "started_at" in left) == ("canceled", "", False)
+            reply = await server.predict({"how": "none"})
+            assert (reply.status_code, reply.json()["error"]) == (409, "No prediction slot became free within 1 s")
+            await server.cancel("runs")

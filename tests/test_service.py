@@ -46,11 +46,11 @@ from cog_trio.bridge.protocol import (
     Spilled,
     WorkerLog,
 )
+from cog_trio.ending import STOP_GRACE
 from cog_trio.input_validation import InvalidInput
 from cog_trio.opening import ServiceBroken, open_service
 from cog_trio.prediction import Prediction
 from cog_trio.service import (
-    STOP_GRACE,
     AlreadyRunning,
     AtCapacity,
     NotReady,

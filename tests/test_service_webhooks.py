@@ -15,9 +15,10 @@ import trio
 import trio.testing
 
 from cog_trio import client, webhook
+from cog_trio.ending import STOP_GRACE
 from cog_trio.opening import open_service
 from cog_trio.prediction import WebhookEvent
-from cog_trio.service import STOP_GRACE, AlreadyRunning, AtCapacity, PredictionService
+from cog_trio.service import AlreadyRunning, AtCapacity, PredictionService
 from cog_trio.settings import Settings
 from cog_trio.testing.fakes import echo, exit_9, open_fake_worker, stall
 

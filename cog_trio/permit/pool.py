@@ -10,7 +10,7 @@ All of it is synchronous: registering a prediction and taking its permit is one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, final
@@ -113,6 +113,7 @@ class PermitPool:
         self._idle = list(slots)[::-1]  # a stack: slot 0 first, and the last one used is the warmest
         self._size = len(self._idle)
         self._poisoned: dict[SlotId, PermitPoisoned] = {}
+        self.on_idle: Callable[[], None] = lambda: None  # called whenever a slot has come back
 
     @property
     def capacity(self) -> int:
@@ -149,3 +150,4 @@ class PermitPool:
     def _give_back(self, slot: SlotId) -> None:
         if slot not in self._poisoned:
             self._idle.append(slot)
+            self.on_idle()

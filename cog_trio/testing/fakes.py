@@ -120,6 +120,7 @@ class FakeWorker:
         self.concurrency = concurrency
         self.healthcheck = healthcheck
         self.document = document if document is not None else {"openapi": "3.0.2", "paths": {}}
+        self.streaming = False
         self.inputs: Inputs | None = Inputs("Input")
         self.train_inputs: Inputs | None = None
         self.wire = Wire()  # the control channel
@@ -223,7 +224,7 @@ class FakeWorker:
                 kind=Kind.SYNC if self.concurrency == 1 else Kind.ASYNC,
                 concurrency=self.concurrency,
                 has_healthcheck=self.healthcheck,
-                streaming=False,
+                streaming=self.streaming,
                 versions={"python": "3.11.0", "python_sdk": "0.0.0"},
                 pid=1,
                 train_inputs=self.train_inputs,

@@ -141,3 +141,20 @@ def test_a_permit_is_left_and_dispatched_once() -> None:
 def test_poisoned_has_two_fields_and_no_method() -> None:
     assert [name for name in vars(PermitPoisoned) if not name.startswith("__")] == []
     assert list(PermitPoisoned.__annotations__) == ["slot", "reason"]
+
+
+def test_who_waits_for_slots_hears_of_each_that_comes_back() -> None:
+    """And only when it can be taken: a poisoned one never comes back."""
+    pool = pool_of(2)
+    seen: list[int] = []
+    pool.on_idle = lambda: seen.append(pool.available)
+    first, second = pool.acquire_nowait(), pool.acquire_nowait()
+    with first:
+        assert seen == []
+    assert seen == [1]
+    with second:
+        second.dispatch(ID, 1)
+    assert seen == [1]
+    with pool.acquire_nowait():
+        pass
+    assert seen == [1, 1]

@@ -9,6 +9,7 @@ The watcher is gone before the reply is sent, since the end of a request looks t
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
@@ -183,13 +184,26 @@ class Handlers:
                 mode=family.mode,
             )
         except REFUSALS as refusal:
-            status, told = refused(refusal)
-            return Reply(status, wire.encode(told), (_VARY,))
+            return _rejected(refusal)
         if respond_async:
             return Reply(202, wire.accepted(prediction.id), _ASYNC)
         if streamed:
-            return EventStream(request, prediction, self._service.follow(prediction))
+            return await self._follow(request, prediction)
         return await self._watch(request, prediction)
+
+    async def _follow(self, request: Request, prediction: Prediction) -> Reply | Stream:
+        """Stream what was created for it. The reply begins when the run does: until then it may still be refused."""
+        with ExitStack() as unless_begun:
+            subscription = unless_begun.enter_context(self._service.follow(prediction))
+            if prediction.queued:
+                with trio.CancelScope() as scope, request.inbox.watching(scope.cancel):
+                    await subscription.wait()
+                if scope.cancelled_caught:
+                    raise ClientGone
+                if prediction.refusal is not None:
+                    return _rejected(prediction.refusal)
+            unless_begun.pop_all()
+        return EventStream(request, prediction, subscription)
 
     def _join(self, family: Family, request: Request, prediction: Prediction | None) -> Reply | Stream:
         """Follow a prediction that is there already, from where the client left off; it never starts one (D11)."""
@@ -201,8 +215,7 @@ class Handlers:
         try:
             subscription = self._service.follow(prediction, after or None)
         except REFUSALS as refusal:
-            status, body = refused(refusal)
-            return Reply(status, wire.encode(body), (_VARY,))
+            return _rejected(refusal)
         if subscription.over:
             subscription.close()
             return _NOTHING_MORE
@@ -211,6 +224,8 @@ class Handlers:
     async def _watch(self, request: Request, prediction: Prediction) -> Reply | Stream:
         with self._service.watch(prediction):
             await _finish_or_leave(request, prediction)
+        if prediction.refusal is not None:
+            return _rejected(prediction.refusal)
         return shown(200, prediction.pieces(), (_VARY,))
 
 
@@ -220,6 +235,11 @@ def _absent(family: Family) -> Reply:
 
 def _no_streaming(family: Family, id: str | None) -> Reply:
     return _refuse(406, family.no_streaming, id)
+
+
+def _rejected(refusal: Exception) -> Reply:
+    status, body = refused(refusal)
+    return Reply(status, wire.encode(body), (_VARY,))
 
 
 def _refuse(status: int, text: str, id: str | None) -> Reply:

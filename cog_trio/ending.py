@@ -1,0 +1,87 @@
+"""The end of a service, in its order: what is in flight may finish, then must stop, then the worker leaves, then the
+last webhooks are delivered.
+
+It begins once. Each step has its time, and whoever asks for the end again ends the step that is going on; the last
+call kills the worker and gives webhooks up. All of it is shielded: an outer cancellation must not take the graces
+away. They, and the worker's end, are bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from cog_trio.backend import Backend
+from cog_trio.prediction import Prediction
+from cog_trio.settings import Settings
+from cog_trio.webhook import Webhooks
+
+log: Final = logging.getLogger("cog_trio.service")
+
+STOP_GRACE: Final = 5.0  # seconds that cancelled predictions get at shutdown before the worker is ended under them
+END_LIMIT: Final = 30.0  # seconds for the worker's end; the orchestrator's own limits are shorter
+
+
+class Ending:
+    """The end of one service; ``running`` is what is in flight, and shrinks."""
+
+    def __init__(
+        self, settings: Settings, running: Mapping[str, Prediction], worker: Backend, webhooks: Webhooks
+    ) -> None:
+        self.begun = trio.Event()
+        self.over = trio.Event()  # nothing in flight, no worker left
+        self.limit = settings.drain_grace + STOP_GRACE + END_LIMIT + settings.webhook_grace  # seconds, in all
+        self._drain_grace = settings.drain_grace
+        self._webhook_grace = settings.webhook_grace
+        self._running = running
+        self._worker = worker
+        self._webhooks = webhooks
+        self._to_finish = trio.CancelScope()
+        self._to_stop = trio.CancelScope()
+        self._to_deliver = trio.CancelScope()
+
+    def hurry(self) -> None:
+        """End the step that is going on."""
+        for grace in (self._to_finish, self._to_stop):
+            if not grace.cancel_called:
+                grace.cancel()
+                return
+        self._worker.kill()
+        self._to_deliver.cancel()
+
+    def cut(self) -> None:
+        """Nothing gets the time to finish."""
+        self._to_finish.cancel()
+
+    async def run(self) -> None:
+        """From the first call for the end to the end of the worker."""
+        with trio.move_on_after(self.limit, shield=True) as all_of_it:
+            self._to_finish.deadline = trio.current_time() + self._drain_grace
+            with self._to_finish:
+                await self._wait_idle()
+            self._to_finish.cancel()  # over, too, for the next who hurries
+            if self._running:
+                log.warning("shutdown: cancelling %d predictions that did not finish in time", len(self._running))
+            for prediction in self._running.values():
+                prediction.cancel()
+            self._to_stop.deadline = trio.current_time() + STOP_GRACE
+            with self._to_stop:
+                await self._wait_idle()
+            self._to_stop.cancel()
+            self._worker.stop()
+            await self._worker.ended.wait()
+            await self._wait_idle()
+            self._to_deliver.deadline = trio.current_time() + self._webhook_grace
+            with self._to_deliver:
+                await self._webhooks.wait_idle()
+            self._webhooks.close()
+        if all_of_it.cancelled_caught:
+            log.error("shutdown took more than %.0f s and was given up", self.limit)
+        self.over.set()
+
+    async def _wait_idle(self) -> None:
+        while self._running:
+            await next(iter(self._running.values())).wait_finished()
