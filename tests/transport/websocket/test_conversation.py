@@ -294,7 +294,9 @@ async def test_nothing_is_compressed(nursery: trio.Nursery, service: FakeService
     assert "sec-websocket-extensions" not in response.headers
 
 
-async def test_a_message_over_the_limit_closes_with_1009(service: FakeService) -> None:
+async def test_a_message_over_the_limit_closes_with_1009(
+    service: FakeService, autojump_clock: trio.testing.MockClock
+) -> None:
     settings = Settings(body_limit=1000)
     async with talking(app_of(service, settings), settings) as talk:
         prediction = await talk.start(service, id="a")
@@ -305,7 +307,9 @@ async def test_a_message_over_the_limit_closes_with_1009(service: FakeService) -
     assert prediction.cancel_requested
 
 
-async def test_drain_closes_a_socket_when_nothing_is_followed_on_it(service: FakeService) -> None:
+async def test_drain_closes_a_socket_when_nothing_is_followed_on_it(
+    service: FakeService, autojump_clock: trio.testing.MockClock
+) -> None:
     async with talking(app_of(service)) as talk:
         await talk.start(service, id="a")
         service.shutdown()
