@@ -1,7 +1,8 @@
 """Finished predictions, kept for a while so that they can be read (D6).
 
 Bounded by count, by age and by bytes, whichever is least. When bytes run short the inputs go first, oldest
-first, then whole predictions. Age is looked at when something is added or asked for: nothing here needs a timer.
+first, then whole predictions; one that alone is over the limit is not kept, and takes no other's place. Age is
+looked at when something is added or asked for: nothing here needs a timer.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class Retained:
             return
         now = trio.current_time()
         size = prediction.size
+        if size > self._limit:
+            prediction.input = None
+            if (size := prediction.size) > self._limit:
+                return
         self._kept[prediction.id] = _Kept(prediction, now + self._age, size)
         self.size += size
         self._expire(now)

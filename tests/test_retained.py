@@ -56,6 +56,17 @@ async def test_age(autojump_clock: trio.testing.MockClock) -> None:
     assert (kept(retained, "ab"), retained.size) == ("", 0)
 
 
+async def test_one_that_is_over_the_limit_alone_takes_no_place() -> None:
+    retained = Retained(count=10, age=DAY, size=100)
+    for prediction in (finished("a", output=40, input=40), finished("b", output=101, input=5)):
+        retained.add(prediction)
+    assert (kept(retained, "ab"), retained.size) == ("a", 80)
+    retained.add(finished("c", output=50, input=51))
+    assert (kept(retained, "abc"), retained.size) == ("ac", 90)
+    retained.add(finished("a", output=101))
+    assert (kept(retained, "ac"), retained.size) == ("c", 50)
+
+
 async def test_inputs_go_first_oldest_first() -> None:
     retained = Retained(count=10, age=DAY, size=100)
     first, second, third = (finished(id, output=20, input=20) for id in "abc")
@@ -80,7 +91,7 @@ async def test_one_that_is_too_large_alone_is_not_kept() -> None:
     retained = Retained(count=10, age=DAY, size=50)
     retained.add(finished("a", output=10))
     retained.add(finished("b", output=51))
-    assert (kept(retained, "ab"), retained.size) == ("", 0)
+    assert (kept(retained, "ab"), retained.size) == ("a", 10)
 
 
 async def test_a_later_one_of_the_same_id_takes_its_place() -> None:
