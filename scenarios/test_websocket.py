@@ -71,7 +71,7 @@ async def test_closing_the_socket_cancels_and_so_does_a_message(serve: Serve) ->
         async with serve("waits.py") as server:
             async with socket(server) as talk:
                 await say(talk, id="a", input={"seconds": 30})
-                assert (await hear(talk))["event"] == "start"
+                assert [(await hear(talk))["event"] for _ in range(2)] == ["start", "log"]
                 await say(talk, cancel="a")
                 (events,) = (await until_end(talk)).values()
                 assert events[-1]["data"]["status"] == "canceled"
