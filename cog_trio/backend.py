@@ -1,6 +1,8 @@
 """The worker's side of the service: one worker from its spawn to its end, and what the service knows through it.
 
-One task holds the orchestrator (``run``). What the worker says outside of runs arrives by ``on_event``, in order
+One task holds the orchestrator (``run``), or with ``--respawn`` one after the other: a worker that is lost, once one
+has been set up, is followed by another, after a pause that grows while they do not last. A first setup that fails is
+final. What the worker says outside of runs arrives by ``on_event``, in order
 and synchronously: logs of setup, the description of the model, its own messages, its loss. From it come health,
 the document and the validator (compiled in a thread, beside setup). READY, the setup result and admission are
 published in one step, when all of that is there (W29).
@@ -9,7 +11,7 @@ published in one step, when all of that is there (W29).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -33,7 +35,7 @@ from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
 from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
 from cog_trio.permit.pool import PermitInUse
-from cog_trio.settings import Settings, worker_variables
+from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess, spawn
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ LEVELS: Final = {
     LogLevel.WARNING: logging.WARNING,
     LogLevel.ERROR: logging.ERROR,
 }
+FIRST_PAUSE: Final = 1.0  # seconds before a new worker; twice as long each time
+LONGEST_PAUSE: Final = 60.0  # seconds; a worker that was ready for so long has lasted, and the next pause is the first
 OUTPUTS: Final = {Mode.PREDICT: "Output", Mode.TRAIN: "TrainingOutput"}  # names of their components
 
 
@@ -94,12 +98,14 @@ class Backend:
         self.modes: Collection[Mode] = (Mode.PREDICT,)  # what its references name
         self.callees: dict[Mode, Callee] = {}  # complete while READY
         self.settled = trio.Event()  # setup is over, one way or the other
-        self.unready = trio.Event()  # READY no more, or shutting down
         self.ended = trio.Event()  # the worker has ended and was reaped
-        self.on_change: Callable[[], None] = lambda: None  # called when a slot is free, and when the worker is gone
+        self.on_change: Callable[[], None] = lambda: None  # called when a slot is free, the worker ready, or gone
         self._settings = settings
         self._nursery = nursery
         self._compiled = trio.Event()
+        self._setting_up = False
+        self._pause = FIRST_PAUSE
+        self._ready_since = 0.0
         self._life = trio.CancelScope()
         self._stopping = False
 
@@ -129,8 +135,10 @@ class Backend:
             self.modes = (Mode.TRAIN,) if init.predict_ref is None else tuple(Mode)
         self.health.spawned()
 
-    async def run(self, worker: WorkerProcess | Link | None, init: Init, cwd: str | None) -> None:
-        """Own the worker from its start to its end; without one it is spawned, in ``cwd``.
+    async def run(
+        self, worker: WorkerProcess | Link | None, init: Init, cwd: str | None, environment: Mapping[str, str]
+    ) -> None:
+        """Own the worker, and those that follow it, from start to end; what is spawned here runs in ``cwd``.
 
         Shielded until ``stop``, which the service's shutdown always comes to: an outer cancellation must not take
         the worker away under predictions that are being cancelled (style.md habit 14).
@@ -138,25 +146,38 @@ class Backend:
         self._life.shield = True
         try:
             with self._life:
-                await self._serve(worker or spawn(cwd, worker_variables(self._settings)), init)
-        except SetupFailed as error:
-            self._lose(str(error))
-        except OSError as error:
-            self._lose(f"Worker could not be started: {error}")
+                while True:
+                    self._setting_up = True
+                    try:
+                        await self._serve(worker or spawn(cwd, environment), init)
+                    except SetupFailed as error:
+                        self._lose(str(error))
+                    except OSError as error:
+                        self._lose(f"Worker could not be started: {error}")
+                    if self._stopping or self.health.state is not State.STARTING:
+                        break
+                    worker = None
+                    log.warning("another worker is started in %g s", self._pause)
+                    await trio.sleep(self._pause)
+                    self._pause = min(2 * self._pause, LONGEST_PAUSE)
         finally:
             self.orchestrator = None
             self.settled.set()
             self.ended.set()
 
     async def _serve(self, worker: WorkerProcess | Link, init: Init) -> None:
+        self._compiled = trio.Event()
         async with open_orchestrator(worker, init, self._settings, on_event=self._on_event) as orchestrator:
             await self._compiled.wait()
-            if self.health.state is State.STARTING:  # it may have died while we compiled
+            if orchestrator.cause is None:  # it may have died while we compiled
                 self.orchestrator = orchestrator
                 orchestrator.pool.on_idle = self.on_change
+                self._setting_up = False
+                self._ready_since = trio.current_time()
                 self.health.set_up()
                 self.settled.set()
                 log.info("Server ready")
+                self.on_change()
             await orchestrator.wait_ended()
 
     def stop(self) -> None:
@@ -173,14 +194,20 @@ class Backend:
     def _lose(self, cause: str) -> None:
         """The worker is of no use any more."""
         self.orchestrator = None
-        self.unready.set()
-        self.settled.set()
+        again = self._settings.respawn and (self.health.state is State.READY or self.health.respawns)
+        if self._setting_up:
+            log.error("setup failed: %s", cause)
+        elif trio.current_time() - self._ready_since >= LONGEST_PAUSE:
+            self._pause = FIRST_PAUSE
+        self._setting_up = False
         if self._stopping:
             log.info("the worker has ended: %s", cause)
+        elif again:
+            self.health.respawned(cause)
         elif self.health.state is State.STARTING:
             self.health.setup_broke(cause)
-            log.error("setup failed: %s", cause)
-        elif self.health.state is State.READY:
+            self.settled.set()
+        else:
             self.health.lost(cause)
         self.on_change()
 
@@ -190,7 +217,7 @@ class Backend:
         if isinstance(event, Log):
             self._on_log(event)
         elif isinstance(event, WorkerLog):
-            if self.health.state is State.STARTING:
+            if self._setting_up:
                 self.health.log.runtime(event.target, event.message)
             worker_log.log(LEVELS[event.level], "%s", event.message, extra={"worker_target": event.target})
         elif isinstance(event, DroppedLogs):
@@ -199,25 +226,25 @@ class Backend:
             self.streaming = event.streaming
             self.schema = bytes(event.schema)
             self.health.versions.update(event.versions)
-            self._nursery.start_soon(self._compile, event)
+            self._nursery.start_soon(self._compile, event, self._compiled)
         elif isinstance(event, Lost):
             self._lose(event.cause)
 
     def _on_log(self, event: Log) -> None:
-        if self.health.state is State.STARTING:
+        if self._setting_up:
             self.health.log.user(event.source.value, event.data)
         extra = {} if event.id is None else {"id": event.id}
         for line in event.data.removesuffix("\n").split("\n"):
             user_log.info("%s", line, extra=extra)
 
-    async def _compile(self, described: Described) -> None:
+    async def _compile(self, described: Described, compiled: trio.Event) -> None:
         def compile() -> dict[Mode, Callee]:
             document = msgspec.json.decode(described.schema)
             tables = {Mode.PREDICT: described.inputs, Mode.TRAIN: described.train_inputs}
             return {mode: _callee(document, mode, table) for mode, table in tables.items() if table is not None}
 
         self.callees = await trio.to_thread.run_sync(compile)
-        self._compiled.set()
+        compiled.set()
 
     async def check(self) -> str | None:
         """Why the user's health check did not pass; ``None`` if it did, or if there is none to ask (W28).

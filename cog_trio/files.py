@@ -132,8 +132,26 @@ def sweep(parent: str) -> list[str]:
     return removed
 
 
-async def keep_ready_file(path: str, settled: trio.Event, unready: trio.Event) -> None:
-    """An empty file while the service is ready: from the end of setup until ``unready``, or our cancellation (W30).
+class Readiness:
+    """Whether the service is ready, for one who follows it."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self._changed = trio.lowlevel.ParkingLot()
+
+    def set(self, ready: bool) -> None:
+        if ready is not self.ready:
+            self.ready = ready
+            self._changed.unpark_all()
+
+    async def wait(self, ready: bool) -> None:
+        """Wait until it is so; what lay between two looks is not seen."""
+        while self.ready is not ready:
+            await self._changed.park()
+
+
+async def keep_ready_file(path: str, readiness: Readiness) -> None:
+    """An empty file while the service is ready (W30), until our cancellation.
 
     One that a dead predecessor left is removed first. A file that can't be written is logged: nothing depends on it.
     """
@@ -152,11 +170,11 @@ async def keep_ready_file(path: str, settled: trio.Event, unready: trio.Event) -
         _unlink(path)
 
     try:
-        await off_the_loop(remove)
-        await settled.wait()
-        if not unready.is_set():
+        while True:
+            await off_the_loop(remove)
+            await readiness.wait(True)
             await off_the_loop(write)
-            await unready.wait()
+            await readiness.wait(False)
     finally:
         with trio.move_on_after(REMOVE_GRACE, shield=True):
             await off_the_loop(remove)

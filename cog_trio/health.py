@@ -24,6 +24,7 @@ from cog_trio.logtext import LogText
 
 COGLET: Final = "0.23.1"  # the release of the reference whose behaviour is ours
 USER_TARGET: Final = "coglet::setup"
+RUNTIME_TARGET: Final = "cog_trio"
 READY_LINE: Final = "[coglet] Server ready"
 FAILED_LINE: Final = "[coglet] Setup failed: "
 MAX_OPEN_LINE: Final = 64 * 2**10  # characters of a line whose end does not come; then it is taken as it is
@@ -44,12 +45,17 @@ class Fact(Enum):
     SET_UP = "set_up"  # setup() has returned, the slots are there
     SETUP_BROKE = "setup_broke"  # it raised, timed out, or the worker ended before it was ready
     LOST = "lost"  # the worker ended unasked, or no healthy slot is left
+    RESPAWNED = "respawned"  # the same, or a later setup broke, and there will be another worker
 
 
 NEXT: Final[Mapping[State, Mapping[Fact, State]]] = {
     State.UNKNOWN: {Fact.SPAWNED: State.STARTING},
-    State.STARTING: {Fact.SET_UP: State.READY, Fact.SETUP_BROKE: State.SETUP_FAILED},
-    State.READY: {Fact.LOST: State.DEFUNCT},
+    State.STARTING: {
+        Fact.SET_UP: State.READY,
+        Fact.SETUP_BROKE: State.SETUP_FAILED,
+        Fact.RESPAWNED: State.STARTING,
+    },
+    State.READY: {Fact.LOST: State.DEFUNCT, Fact.RESPAWNED: State.STARTING},
     State.SETUP_FAILED: {},
     State.DEFUNCT: {},
 }
@@ -120,6 +126,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     user_healthcheck_error: str | msgspec.UnsetType = msgspec.UNSET
     draining: bool = False
     queued: int | msgspec.UnsetType = msgspec.UNSET
+    respawns: int | msgspec.UnsetType = msgspec.UNSET
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -134,8 +141,9 @@ class HealthSnapshot:
     versions: Mapping[str, str]
     draining: bool = False
     user_healthcheck_error: str | None = None
-    cause: str | None = None  # of SETUP_FAILED and DEFUNCT
+    cause: str | None = None  # of SETUP_FAILED and DEFUNCT, and of a new start
     queued: int | None = None  # predictions that wait for a slot; None: there is no queue
+    respawns: int | None = None  # workers that were started again; None: none ever is
 
     def json(self) -> bytes:
         """The body of ``GET /health-check``."""
@@ -148,6 +156,7 @@ class HealthSnapshot:
                 user_healthcheck_error=unset if self.user_healthcheck_error is None else self.user_healthcheck_error,
                 draining=self.draining,
                 queued=unset if self.queued is None else self.queued,
+                respawns=unset if self.respawns is None else self.respawns,
             )
         )
 
@@ -160,6 +169,7 @@ class Health:
     log_limit: int = 32 * 2**20
     state: State = State.UNKNOWN
     cause: str | None = None
+    respawns: int = 0
     versions: dict[str, str] = field(default_factory=lambda: {"coglet": f"{COGLET}+trio.{__version__}"})
 
     def __post_init__(self) -> None:
@@ -176,7 +186,11 @@ class Health:
 
     def spawned(self) -> None:
         self._step(Fact.SPAWNED)
+        self._begin()
+
+    def _begin(self) -> None:
         self._started_at = self.now().isoformat()
+        self._result = None
 
     def set_up(self) -> None:
         """The worker is ready: READY and the setup result, in one step."""
@@ -196,6 +210,15 @@ class Health:
         self._step(Fact.LOST)
         self.cause = cause
 
+    def respawned(self, cause: str) -> None:
+        """The worker is of no more use, and there will be another one; ``cause`` is one line."""
+        self._step(Fact.RESPAWNED)
+        self.cause = cause
+        self.respawns += 1
+        self.log = SetupLog(self.log_limit)
+        self.log.runtime(RUNTIME_TARGET, f"started again: {cause}")
+        self._begin()
+
     def _settle(self, status: SetupStatus) -> None:
         assert self._started_at is not None
         self._result = SetupResult(
@@ -210,7 +233,13 @@ class Health:
         return self._result
 
     def snapshot(
-        self, *, busy: bool, draining: bool, user_healthcheck_error: str | None = None, queued: int | None = None
+        self,
+        *,
+        busy: bool,
+        draining: bool,
+        user_healthcheck_error: str | None = None,
+        queued: int | None = None,
+        respawns: int | None = None,
     ) -> HealthSnapshot:
         """What is shown: the stored state, under BUSY, under UNHEALTHY (spec/http.md 7.1)."""
         status, error = self.state.value, None
@@ -227,4 +256,5 @@ class Health:
             user_healthcheck_error=error,
             cause=self.cause,
             queued=queued,
+            respawns=respawns,
         )

@@ -8,7 +8,7 @@ itself becomes one named error with the group as its cause.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -40,13 +40,15 @@ async def open_service(
     worker: WorkerProcess | Link | None = None,
     train: str | None = None,
     cwd: str | None = None,
+    environment: Mapping[str, str] | None = None,
     now: Callable[[], datetime] = utcnow,
 ) -> AsyncIterator[PredictionService]:
     """A running service for as long as the block lasts. ``model`` is a reference like ``predict.py:Runner``.
 
     Yields at once, while setup goes on. ``worker`` is a process that was spawned before (it is adopted, ended and
-    reaped here); without it one is spawned, in ``cwd``. With neither a model nor a worker health stays UNKNOWN.
-    Leaving the block drains the service; an exception that leaves it cuts the drain's grace.
+    reaped here); all others are spawned here, in ``cwd``, with ``environment`` over ours. With neither a model nor a
+    worker health stays UNKNOWN. Leaving the block drains the service; an exception that leaves it cuts the drain's
+    grace.
 
     Raises:
       ServiceBroken: if the service itself failed; what the block raised passes through unchanged.
@@ -62,7 +64,7 @@ async def open_service(
             workspace = await stack.enter_async_context(open_workspace())
             nursery = await stack.enter_async_context(trio.open_nursery())
             service = PredictionService(settings, workspace, nursery, now)
-            service._start(model, train, worker, cwd)
+            service._start(model, train, worker, cwd, environment or {})
             try:
                 yield service
             except BaseException as error:  # noqa: BLE001 (raised again below, once the nursery is closed)

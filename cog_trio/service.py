@@ -26,7 +26,7 @@ import trio
 from cog_trio.backend import UNKNOWN, Backend
 from cog_trio.bridge.protocol import Init, Json, Mode
 from cog_trio.ending import Ending
-from cog_trio.files import Workspace, keep_ready_file, needs_spill, spill
+from cog_trio.files import Readiness, Workspace, keep_ready_file, needs_spill, spill
 from cog_trio.health import FINAL, HealthSnapshot
 from cog_trio.keeping import Keeper
 from cog_trio.outputs import OutputFiles
@@ -43,7 +43,7 @@ from cog_trio.refusals import (
     not_ready,
 )
 from cog_trio.retained import Retained
-from cog_trio.settings import Settings
+from cog_trio.settings import Settings, worker_variables
 from cog_trio.spawn import WorkerProcess
 from cog_trio.stream import OtherRun, Subscription, TooManyFollowers
 from cog_trio.upload import Target
@@ -86,6 +86,7 @@ class PredictionService:
         self._keeper = Keeper(settings.stream_grace, nursery.start_soon)
         self._running: dict[str, Prediction] = {}
         self._retained = Retained(count=settings.retain, age=settings.retain_age, size=settings.retain_bytes)
+        self._readiness = Readiness()
         self._last_number = 0
         self._webhooks = Webhooks(
             nursery.start_soon,
@@ -99,7 +100,12 @@ class PredictionService:
         self._ending = Ending(settings, self._running, self._worker, self._webhooks)
 
     def _start(
-        self, model: str | None, train: str | None, worker: WorkerProcess | Link | None, cwd: str | None
+        self,
+        model: str | None,
+        train: str | None,
+        worker: WorkerProcess | Link | None,
+        cwd: str | None,
+        environment: Mapping[str, str],
     ) -> None:
         start = self._nursery.start_soon
         start(self._workspace.sweep_predecessors)
@@ -109,9 +115,9 @@ class PredictionService:
             return
         init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
         self._worker.begin(init)
-        start(self._worker.run, worker, init, cwd)
+        start(self._worker.run, worker, init, cwd, {**environment, **worker_variables(self.settings)})
         if self.settings.ready_file is not None:
-            start(keep_ready_file, self.settings.ready_file, self._worker.settled, self._worker.unready)
+            start(keep_ready_file, self.settings.ready_file, self._readiness)
 
     # What it shows.
 
@@ -150,6 +156,7 @@ class PredictionService:
             draining=self.draining,
             user_healthcheck_error=check_error,
             queued=len(self._queue) if self.settings.queue else None,
+            respawns=self._worker.health.respawns if self.settings.respawn else None,
         )
 
     def find(self, id: str) -> Prediction | None:
@@ -279,7 +286,7 @@ class PredictionService:
             self._ending.hurry()
             return
         self._ending.begun.set()
-        self._worker.unready.set()
+        self._readiness.set(False)
         self._queue.dissolve(SHUTTING_DOWN)
         self._nursery.start_soon(self._ending.run)
 
@@ -306,6 +313,7 @@ class PredictionService:
 
     def _on_change(self) -> None:
         """A slot has become free, or the worker is ready or gone."""
+        self._readiness.set(self._worker.orchestrator is not None and not self.draining)
         if self._worker.health.state in FINAL:
             self._queue.dissolve(not_ready(self._worker.health, self.draining, None).text)
         self._queue.advance()

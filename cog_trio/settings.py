@@ -124,6 +124,13 @@ class Settings:
     webhook_grace: float = _row(
         10.0, "--webhook-grace", GRACE, "seconds that the last webhooks get at shutdown, once nothing runs any more"
     )
+    respawn: bool = _row(
+        False,
+        "--respawn",
+        TRUTH,
+        "start another worker when one is lost, after a pause of 1 to 60 seconds; bare, or true or false",
+        bare=True,
+    )
     await_explicit_shutdown: bool = _row(
         False,
         "--await-explicit-shutdown",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import trio
 
 from scenarios.conftest import Serve
@@ -60,3 +64,31 @@ async def test_who_leaves_the_queue_or_waits_too_long_does_not_run(serve: Serve)
             reply = await server.predict({"how": "none"})
             assert (reply.status_code, reply.json()["error"]) == (409, "No prediction slot became free within 1 s")
             await server.cancel("runs")
+
+
+async def test_a_lost_worker_is_followed_by_another(serve: Serve, tmp_path: Path) -> None:
+    """Given --respawn and a model with an environment of its own, when its worker is killed while it runs, then the
+    prediction fails with the cause, health is STARTING and then READY again, and the new worker serves in the same
+    environment; nothing of the old one is left."""
+    (tmp_path / "cog.yaml").write_text("run: predict.py:Runner\nenvironment: [GIVEN=yes]\n")
+    (tmp_path / "predict.py").write_text(
+        "import os, time\nfrom cog import BaseRunner\n\n"
+        "class Runner(BaseRunner):\n    def run(self, seconds: float = 0.0) -> str:\n"
+        "        time.sleep(seconds)\n        return f'{os.getpid()} {os.environ[\"GIVEN\"]} {os.getcwd()}'\n"
+    )
+    with trio.fail_after(60):
+        async with serve(tmp_path, "--respawn") as server:
+            first = (await server.predict()).json()["output"]
+            assert first == f"{server.worker().pid} yes {tmp_path}"
+            await server.start("lost", {"seconds": 30})
+            await server.until("BUSY")
+            os.kill(server.worker().pid, signal.SIGKILL)
+            lost = await server.finished("lost")
+            assert lost["status"] == "failed"
+            assert "signal 9" in lost["error"]
+            assert (await server.health())["status"] == "STARTING"
+            assert (await server.predict()).status_code == 503
+            health = await server.until("READY")
+            assert (health["respawns"], health["setup"]["status"]) == (1, "succeeded")
+            second = (await server.predict()).json()["output"]
+            assert second == f"{server.worker().pid} yes {tmp_path}" != first

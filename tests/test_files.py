@@ -15,7 +15,7 @@ import trio.testing
 
 from cog_trio import files
 from cog_trio.bridge.protocol import MAX_INLINE, Spilled
-from cog_trio.files import keep_ready_file, needs_spill, open_workspace, spill, sweep
+from cog_trio.files import Readiness, keep_ready_file, needs_spill, open_workspace, spill, sweep
 
 
 def entries(folder: Path | str) -> list[str]:
@@ -189,33 +189,26 @@ async def appears(path: Path, there: bool) -> None:
 
 
 async def test_W30_the_readiness_file_follows_ready(tmp_path: Path, nursery: trio.Nursery) -> None:
-    path, settled, unready = tmp_path / "run" / "ready", trio.Event(), trio.Event()
+    path, readiness = tmp_path / "run" / "ready", Readiness()
     path.parent.mkdir()
     path.write_text("left by a service that was killed")
-    nursery.start_soon(keep_ready_file, str(path), settled, unready)
+    nursery.start_soon(keep_ready_file, str(path), readiness)
     await appears(path, False)
-    settled.set()
-    await appears(path, True)
-    assert path.read_bytes() == b""
-    unready.set()
-    await appears(path, False)
+    for _ in range(2):
+        readiness.set(True)
+        await appears(path, True)
+        assert path.read_bytes() == b""
+        readiness.set(False)
+        await appears(path, False)
 
 
 async def test_W30_the_readiness_file_goes_at_exit(tmp_path: Path) -> None:
-    path, settled = tmp_path / "new" / "folder" / "ready", trio.Event()
-    settled.set()
+    path, readiness = tmp_path / "new" / "folder" / "ready", Readiness()
+    readiness.set(True)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_ready_file, str(path), settled, trio.Event())
+        nursery.start_soon(keep_ready_file, str(path), readiness)
         await appears(path, True)
         nursery.cancel_scope.cancel()
-    assert not exists(path)
-
-
-async def test_the_readiness_file_is_not_written_after_a_failed_setup(tmp_path: Path) -> None:
-    path, settled, unready = tmp_path / "ready", trio.Event(), trio.Event()
-    unready.set()
-    settled.set()
-    await keep_ready_file(str(path), settled, unready)
     assert not exists(path)
 
 
@@ -223,10 +216,10 @@ async def test_a_readiness_file_that_cant_be_written_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("x")
-    settled, unready = trio.Event(), trio.Event()
-    settled.set()
+    readiness = Readiness()
+    readiness.set(True)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_ready_file, str(tmp_path / "file" / "ready"), settled, unready)
+        nursery.start_soon(keep_ready_file, str(tmp_path / "file" / "ready"), readiness)
         await eventually(lambda: bool(caplog.records))
-        unready.set()
+        nursery.cancel_scope.cancel()
     assert "readiness file" in caplog.text

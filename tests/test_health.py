@@ -49,6 +49,7 @@ def state(fact: Fact, health: Health) -> Callable[[], None]:
         Fact.SET_UP: health.set_up,
         Fact.SETUP_BROKE: lambda: health.setup_broke(CAUSE),
         Fact.LOST: lambda: health.lost(CAUSE),
+        Fact.RESPAWNED: lambda: health.respawned(CAUSE),
     }[fact]
 
 

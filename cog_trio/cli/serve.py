@@ -45,7 +45,12 @@ async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with (
             cog_trio.open_service(
-                plan.predict, settings=plan.settings, worker=process, train=plan.train, cwd=plan.folder
+                plan.predict,
+                settings=plan.settings,
+                worker=process,
+                train=plan.train,
+                cwd=plan.folder,
+                environment=plan.environment,
             ) as service,
             trio.open_nursery() as nursery,
         ):
