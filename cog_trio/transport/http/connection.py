@@ -46,6 +46,7 @@ Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
 App: TypeAlias = "Callable[[dict[str, Any], Receive, Send], Awaitable[None]]"
 
 MAX_READ: Final = 64 * 2**10  # bytes
+LARGE_READ: Final = 120 * 2**10  # bytes, while so much comes; from 128 KiB on malloc maps fresh pages for each read
 MAX_JOIN: Final = 256 * 2**10  # bytes of pieces that are joined for one send; larger ones go out as they are
 LINGER: Final = 2.0  # seconds without a byte until a closing connection is closed
 MAX_LINGER: Final = 10.0  # seconds that it is read in all
@@ -130,6 +131,7 @@ class Connection:
 
     async def _read(self, client: Any, server: Any) -> None:
         data: bytes | bytearray
+        size = MAX_READ
         while True:
             now = trio.current_time()
             if self._closing:
@@ -138,7 +140,7 @@ class Connection:
                 deadline = self._protocol.read_deadline(now, self._idle_since, self._server.keep_alive)
             with trio.CancelScope(deadline=deadline) as self._reading:
                 try:
-                    data = await self._stream.receive_some(MAX_READ)
+                    data = await self._stream.receive_some(size)
                 except _GONE:
                     break
             if self._reading.cancelled_caught:
@@ -153,6 +155,7 @@ class Connection:
                 if not data:
                     break
             else:
+                size = LARGE_READ if len(data) >= MAX_READ else MAX_READ
                 try:
                     await self._protocol.handle(RawData(data=bytes(data)))
                 except H2ProtocolAssumedError as assumed:

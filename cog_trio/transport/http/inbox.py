@@ -18,7 +18,7 @@ import trio
 Message: TypeAlias = "dict[str, Any]"
 
 EXTENSION: Final = "cog_trio.inbox"  # where an app finds its inbox in its ASGI scope
-MAX_WAITING: Final = 8  # messages before the connection's reader waits; 64 KiB each over HTTP/1.1, 16 over HTTP/2
+MAX_WAITING: Final = 8  # messages before the connection's reader waits; up to 120 KiB each (HTTP/2: 16)
 _ENDS: Final = ("http.disconnect", "websocket.disconnect")
 
 
