@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypedDict
 import msgspec
 
 from cog_trio.input_schema import MASK, REFUSALS, Json, Loc, Schemas, UnusableSchema, mapping, show
+from cog_trio.jsonvalue import decode_json
 
 MAX_FAULTS: Final = 1000  # of one request: a long list of wrong elements is not answered by a longer one
 
@@ -100,7 +101,7 @@ def decode(raw: bytes | memoryview | msgspec.Raw | None) -> Json:
     if raw is None:
         return None
     try:
-        return msgspec.json.decode(raw)
+        return decode_json(raw)
     except RecursionError:
         raise MalformedInput("nested too deep") from None
     except (msgspec.MsgspecError, UnicodeError) as error:

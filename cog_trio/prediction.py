@@ -1,10 +1,9 @@
 """One prediction: its life as a table, what it has produced so far, and the one way to show it.
 
-``NEXT`` is the whole life cycle: code asks the table and never compares states; a state with an empty row is
-terminal. A prediction does no I/O and starts nothing. The worker's messages are applied to it by the
-orchestrator, synchronously; the terminal step is the service's alone, after the slot is free again, and only it
-wakes those who wait. The cancel scope in which the prediction's task runs is its cancellation token: cancelling
-it is synchronous, repeatable, and right even before the task has begun.
+``NEXT`` is the whole life cycle: code asks the table; a state with an empty row is terminal. A prediction does no I/O
+and starts nothing. The worker's messages are applied to it by the orchestrator, synchronously; the terminal step is
+the service's alone, after the slot is free again, and only it wakes those who wait. The cancel scope of its task is its
+cancellation token: cancelling it is synchronous, repeatable, and right even before the task has begun.
 
 Outputs stay the worker's own bytes (``msgspec.Raw``): one list of them is the single copy, spliced into every
 reply. A place can be reserved for a file that is still being read, so that the order is the model's (W50).
@@ -21,6 +20,7 @@ import msgspec
 import trio
 
 from cog_trio.bridge.protocol import Json, LogSource, MetricMode, Mode, PredictionId
+from cog_trio.jsonvalue import decode_json
 from cog_trio.logtext import LogText
 from cog_trio.metrics import Unfit, aggregate
 from cog_trio.splice import LARGE, MARK, Pieces, splice
@@ -271,7 +271,7 @@ class Prediction:
         """Merge one recorded metric (spec/sdk-and-schema.md 1.7); one that JSON can't carry on is told in the logs."""
         self._refuse_after_end("a metric")
         try:
-            aggregate(self._metrics, name, msgspec.json.decode(value), mode)
+            aggregate(self._metrics, name, decode_json(value), mode)
         except (Unfit, msgspec.DecodeError, RecursionError) as error:
             self._log(f"[cog_trio] the metric {name} was dropped: {error}\n")
         else:
@@ -333,7 +333,7 @@ class Prediction:
     def output(self) -> Json:
         """The output decoded, for embedders; ``None`` when there is none."""
         shown = self._output(self.status)
-        return None if shown is msgspec.UNSET else msgspec.json.decode(_encode(shown))
+        return None if shown is msgspec.UNSET else decode_json(_encode(shown))
 
     @property
     def size(self) -> int:

@@ -16,8 +16,9 @@ import msgspec
 import trio
 
 from cog_trio import client
-from cog_trio.bridge.protocol import DOWNLOADS
+from cog_trio.bridge.protocol import DOWNLOADS, Spilled
 from cog_trio.hosts import Hosts
+from cog_trio.jsonvalue import decode_json
 from cog_trio.sdk import _urls
 from cog_trio.worker.download import fetch_all, remove
 from cog_trio.worker.faults import one_line
@@ -102,7 +103,12 @@ class _Spilled(msgspec.Struct):
 def _read_spilled(path: str) -> _Spilled:
     """Decoded out of the system's own pages: a copy of so much would cost as much time as its decoding."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return msgspec.json.decode(data, type=_Spilled)
+        try:
+            return msgspec.json.decode(data, type=_Spilled)
+        except msgspec.ValidationError:
+            whole = data[:]
+    parts = msgspec.json.decode(whole, type=Spilled)
+    return _Spilled(decode_json(parts.input), parts.context)
 
 
 def _object(raw: msgspec.Raw) -> dict[str, Any]:
@@ -114,6 +120,6 @@ def _object(raw: msgspec.Raw) -> dict[str, Any]:
 
 def _decode(raw: msgspec.Raw) -> Any:
     try:
-        return msgspec.json.decode(raw)
+        return decode_json(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error

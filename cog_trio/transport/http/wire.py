@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from cog_trio.jsonvalue import decode_json
 from cog_trio.prediction import ALL_EVENTS, WebhookEvent
 
 Fault: TypeAlias = "Mapping[str, Any]"
@@ -75,7 +76,6 @@ class BadBody(Exception):
 
 
 _decode: Final = msgspec.json.Decoder(Create).decode
-_decode_any: Final = msgspec.json.Decoder().decode
 
 
 def fault(loc: Iterable[str | int], text: str, kind: str = "value_error") -> Fault:
@@ -110,7 +110,7 @@ def decode_create(body: bytes | bytearray | memoryview) -> Create:
         raise not_json("EOF while parsing a value at line 1 column 0")
     try:
         if len(body) <= SMALL:
-            _decode_any(body)
+            decode_json(body)
         elif not isinstance(body, memoryview):
             body.isascii() or body.decode()
         elif not all(map(bytes.isascii, _samples(body))):
@@ -201,7 +201,7 @@ def _has(body: bytes | bytearray, mark: bytes, count: int) -> bool:
 def _wrong_shape(body: bytes | bytearray | memoryview, refusal: msgspec.ValidationError) -> BadBody:
     """All that is wrong with the members, or that the body is no JSON after all (numbers, what comes later)."""
     try:
-        value = _decode_any(body)
+        value = decode_json(body)
     except RecursionError:
         return not_json("recursion limit exceeded")
     except (msgspec.MsgspecError, UnicodeError) as malformed:
