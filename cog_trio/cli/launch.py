@@ -2,7 +2,8 @@
 
 The worker is spawned before trio, Hypercorn and the service are imported (D46), so both sides start up side by
 side. For a server, signals that come in that time are noted and obeyed as soon as the event loop runs; leaving
-before that kills the worker and reaps it.
+before that kills the worker and reaps it. Once all is done nothing is left to obey: a late signal is ignored, so that
+the exit code stands.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def launch(plan: Launch) -> int:
     with spawn(plan.folder, {**plan.environment, **worker_variables(plan.settings)}) as process:
         from cog_trio.cli.serve import serve
 
-        return serve(plan, process, early)
+        code = serve(plan, process, early)
+        for number in (signal.SIGINT, signal.SIGTERM):  # the interpreter, as it ends, would let one more kill us
+            signal.signal(number, signal.SIG_IGN)
+        return code
 
 
 def describe(plan: Launch) -> int:
