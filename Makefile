@@ -13,7 +13,7 @@ VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 TESTFLAGS ?= -n auto --maxprocesses 4
 
-.PHONY: serve test check format system test-all clean
+.PHONY: serve test check format system test-all chaos soak clean
 
 serve: $(STAMP)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
@@ -49,6 +49,16 @@ test-all:  ## run all tests on each Python of 3.10 to 3.13 that answers
 	test -n "$$found" || { echo "make test-all: no Python of $(VERSIONS) answers" >&2; exit 1; }; \
 	echo "== tested on:$$found"; \
 	test -z "$$failed" || { echo "== failed on:$$failed" >&2; exit 1; }
+
+SEED ?=
+SECONDS ?= 600
+COUNT ?= 100000
+
+chaos: $(STAMP)  ## random acts against one server after the other for SECONDS; SEED draws those of an earlier run again
+	$(VENV)/bin/python -m scenarios.faults --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+soak: $(STAMP)  ## COUNT predictions on a sync and on an async model, with flat memory
+	COG_TRIO_SOAK=$(COUNT) $(VENV)/bin/python -m pytest -s scenarios/faults/test_soak.py
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -158,7 +158,8 @@ async def open_server(
             if server.expected is not None:
                 if process.returncode is None:
                     process.terminate()
-                assert await server.ended() == server.expected, log[-20:]
+                code = await server.ended()
+                assert code == server.expected, (code, log[-20:])
                 assert sorted(path.name for path in temporary.iterdir()) == []
             nursery.cancel_scope.cancel()
         await nothing_left(mark)

@@ -1,0 +1,81 @@
+"""What a server and its worker hold: descriptors, threads, memory, processes, files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+import trio
+
+from scenarios.rig import POLL, Server, marked
+
+MIB: Final = 2**20  # bytes
+SPARE: Final = 8  # threads that trio and executors keep for later
+
+
+def memory(pid: int) -> int:
+    """Bytes of memory of its own: anonymous, in RAM."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"no RssAnon of {pid}")
+
+
+@dataclass(frozen=True)
+class Usage:
+    descriptors: tuple[int, int]  # of the server, of its worker
+    threads: tuple[int, int]
+    processes: int
+    files: tuple[str, ...]
+    memory: tuple[int, int]  # bytes
+
+    def beyond(self, base: Usage) -> list[str]:
+        """What is more than it was, memory left out."""
+        found = []
+        for name in ("descriptors", "threads", "processes"):
+            mine, before = getattr(self, name), getattr(base, name)
+            spare = SPARE if name == "threads" else 0
+            if any(a > b + spare for a, b in zip(_pair(mine), _pair(before), strict=True)):
+                found.append(f"{name}: {before} became {mine}")
+        if extra := sorted(set(self.files) - set(base.files)):
+            found.append(f"files: {extra[:10]}")
+        return found
+
+    def growth(self, base: Usage) -> tuple[int, int]:
+        """Bytes of memory more than before."""
+        return self.memory[0] - base.memory[0], self.memory[1] - base.memory[1]
+
+
+def held(process: psutil.Process) -> list[str]:
+    """Its descriptors, and what they are."""
+    ends = {link.fd: f"{link.laddr} {link.raddr} {link.status}" for link in process.net_connections("all")}
+    names = {int(path.name): path for path in Path(f"/proc/{process.pid}/fd").iterdir()}
+    return [f"{number}: {path.readlink()} {ends.get(number, '')}" for number, path in sorted(names.items())]
+
+
+def usage(server: Server) -> Usage:
+    parent, worker = psutil.Process(server.process.pid), server.worker()
+    return Usage(
+        (parent.num_fds(), worker.num_fds()),
+        (parent.num_threads(), worker.num_threads()),
+        len(marked(server.mark)),
+        tuple(sorted(str(path.relative_to(server.temporary)) for path in server.temporary.rglob("*"))),
+        (memory(parent.pid), memory(worker.pid)),
+    )
+
+
+async def settled(server: Server, base: Usage, seconds: float) -> tuple[Usage, list[str]]:
+    """Wait until nothing is more than it was; what still is after so long."""
+    now, more = usage(server), ["?"]
+    with trio.move_on_after(seconds):
+        while more := (now := usage(server)).beyond(base):
+            await trio.sleep(10 * POLL)
+    if more:
+        more = [*more, *held(psutil.Process(server.process.pid)), *held(server.worker())]
+    return now, more
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,)
