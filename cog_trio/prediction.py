@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -23,7 +23,7 @@ from cog_trio.bridge.protocol import Json, LogSource, MetricMode, Mode, Predicti
 from cog_trio.jsonvalue import decode_json
 from cog_trio.logtext import LogText
 from cog_trio.metrics import Unfit, aggregate
-from cog_trio.splice import LARGE, MARK, Pieces, splice
+from cog_trio.splice import LARGE, MARK, Packed, Pieces, pack, splice
 from cog_trio.stream import CAPACITY, History, Observer
 
 LOG_LIMIT: Final = 32 * 2**20  # bytes of a prediction's logs, unless the settings say otherwise
@@ -116,6 +116,7 @@ class Prediction:
         "_metrics",
         "_now",
         "_outputs",
+        "_packed",
         "_pending",
         "_shown",
         "_started_at",
@@ -171,7 +172,8 @@ class Prediction:
         self.refusal: Exception | None = None  # why it has ended without having begun
         self.output_size = 0  # bytes
         self._is_array = output_is_array
-        self._outputs: list[msgspec.Raw | None] = []  # None: reserved, a file is being read
+        self._outputs: list[msgspec.Raw | None] = []  # None: a file is being read; nothing behind it is shown
+        self._packed: Packed | None = None  # takes their place when it is over, if they are many and small
         self._pending = 0
         self._shown = 0  # outputs that are events already: those before the first pending one
         self._logs = LogText(log_limit)
@@ -222,6 +224,8 @@ class Prediction:
             self._outputs = [output for output in self._outputs if output is not None]
             self._pending = 0
             self._show()
+        if (packed := pack(self._outputs, self.output_size)) is not None:
+            self._packed, self._outputs = packed, []
         self.history.end()
         self._finished.set()
 
@@ -320,7 +324,7 @@ class Prediction:
 
     @property
     def next_index(self) -> int:
-        return len(self._outputs)
+        return len(self.outputs)
 
     @property
     def metrics(self) -> dict[str, Json]:
@@ -343,18 +347,14 @@ class Prediction:
     @property
     def outputs(self) -> Sequence[msgspec.Raw | None]:
         """The items, each at its index; ``None``: a file that is still being read. Never copied."""
-        return self._outputs
+        return self._outputs if self._packed is None else self._packed
 
     def _output(self, status: Status) -> msgspec.Raw | list[msgspec.Raw] | msgspec.UnsetType | None:
-        items: list[msgspec.Raw] = []
-        for item in self._outputs:
-            if item is None:
-                break  # in flight, a file is being read: what comes behind it is shown after it
-            items.append(item)
-        if status is Status.SUCCEEDED:
-            return items if self._is_array or len(items) > 1 else items[0] if items else None
-        if not items:
-            return msgspec.UNSET
+        if self._packed is not None:
+            return self._packed.array
+        items: list[Any] = self._outputs[: self._outputs.index(None)] if self._pending else self._outputs
+        if not items and not (status is Status.SUCCEEDED and self._is_array):
+            return None if status is Status.SUCCEEDED else msgspec.UNSET
         return items if self._is_array or len(items) > 1 else items[0]
 
     def snapshot(self, with_input: bool = False, *, running: bool = False) -> bytes:

@@ -1,10 +1,14 @@
-"""JSON around large values, without a copy of them: the pieces of a whole that is never put together."""
+"""JSON around large values, without a copy of them: the pieces of a whole that is never put together.
+
+And the other way round: many small values in one piece of memory, where each alone costs ten times its text.
+"""
 
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, overload
 
 import msgspec
 
@@ -12,6 +16,8 @@ Pieces: TypeAlias = "tuple[bytes | memoryview, ...]"
 
 LARGE: Final = 2**20  # bytes of a value that is worth it
 PART: Final = 2**18  # bytes that are handed on at a time: a copy of so little stays near the CPU
+SMALL: Final = 512  # bytes of a value, on the average, below which many are kept better in one piece
+MANY: Final = 16
 _MARK: Final = f'"{secrets.token_hex(16)}"'.encode()
 MARK: Final = msgspec.Raw(_MARK)
 """Stands where the value belongs; nobody outside this process knows it."""
@@ -43,3 +49,38 @@ def parts(pieces: Pieces) -> Iterator[bytes]:
             small.append(part)
             size += len(part)
     yield b"".join(small)
+
+
+class Packed(Sequence[msgspec.Raw]):
+    """Values that change no more, kept as the JSON array of them; each is made anew when it is asked for."""
+
+    __slots__ = ("_ends", "array")
+
+    def __init__(self, values: Sequence[msgspec.Raw]) -> None:
+        self._ends = array("Q")  # where each ends in the array
+        end = 0
+        for value in values:
+            end += 1 + len(memoryview(value))
+            self._ends.append(end)
+        self.array = msgspec.Raw(b"[%b]" % b",".join(values))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> msgspec.Raw: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[msgspec.Raw]: ...
+    def __getitem__(self, index: int | slice) -> msgspec.Raw | list[msgspec.Raw]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        end = self._ends[index]
+        start = self._ends[index - 1] + 1 if index % len(self) else 1
+        return msgspec.Raw(bytes(memoryview(self.array)[start:end]))
+
+
+def pack(values: Sequence[msgspec.Raw | None], size: int) -> Packed | None:
+    """The values in one piece, if they are many and small; ``size``: bytes of all of them. None is not among them."""
+    if len(values) < MANY or size > SMALL * len(values):
+        return None
+    return Packed([value for value in values if value is not None])

@@ -15,8 +15,9 @@ of its slot stands while that follower is too far behind, for as long as it make
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from enum import Enum, Flag, auto
 from types import TracebackType
 from typing import Final, NamedTuple, TypeAlias
@@ -127,7 +128,7 @@ class History:
         self._base = 0  # events dropped so far
         self._dropped = 0  # bytes of these
         self._events: list[Event] = []
-        self._marks: list[int] = []  # bytes of the run up to the end of each event
+        self._marks: MutableSequence[int] = []  # bytes of the run up to the end of each event
         self._total = 0
         self._trim_at = capacity + CAPACITY  # events
         self._counts = [0] * len(KINDS)
@@ -162,6 +163,8 @@ class History:
     def end(self) -> None:
         self.ended = True
         self._add(4, Mark.COMPLETED, 0)
+        self._trim()
+        self._marks = array("Q", self._marks)  # it is kept for long
         self.release()
 
     def _hold(self, kind: int, event: LogEvent | MetricEvent, size: int) -> None:
