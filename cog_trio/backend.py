@@ -1,4 +1,4 @@
-"""The worker's side of the service: one worker from its spawn to its end, and what the service knows through it.
+"""One worker of a service, from its spawn to its end, and what the service knows through it.
 
 One task holds the orchestrator (``run``), or with ``--respawn`` one after the other: a worker that is lost, once one
 has been set up, is followed by another, after a pause that grows while they do not last. A first setup that fails is
@@ -11,7 +11,7 @@ published in one step, when all of that is there (W29).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,7 +30,7 @@ from cog_trio.bridge.protocol import (
     Mode,
     WorkerLog,
 )
-from cog_trio.health import Health, State
+from cog_trio.health import Health, State, WorkerHealth
 from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
 from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
@@ -88,18 +88,21 @@ UNKNOWN: Final = Callee()
 
 
 class Backend:
-    """One worker of a service; its tasks live in the service's nursery."""
+    """One worker of a service; its tasks live in the service's nursery.
 
-    def __init__(self, settings: Settings, nursery: trio.Nursery, now: Callable[[], datetime]) -> None:
+    ``on_change`` is called when a slot is free, and when the worker is ready, gone or at its end.
+    """
+
+    def __init__(
+        self, settings: Settings, nursery: trio.Nursery, now: Callable[[], datetime], on_change: Callable[[], None]
+    ) -> None:
         self.health = Health(now, settings.log_limit)
         self.orchestrator: Orchestrator | None = None  # while READY
         self.schema: bytes | None = None  # the OpenAPI document, from Described on
         self.streaming = False
-        self.modes: Collection[Mode] = (Mode.PREDICT,)  # what its references name
         self.callees: dict[Mode, Callee] = {}  # complete while READY
-        self.settled = trio.Event()  # setup is over, one way or the other
-        self.ended = trio.Event()  # the worker has ended and was reaped
-        self.on_change: Callable[[], None] = lambda: None  # called when a slot is free, the worker ready, or gone
+        self.ended = False  # it has ended and was reaped, and no other one will follow
+        self._on_change = on_change
         self._settings = settings
         self._nursery = nursery
         self._compiled = trio.Event()
@@ -114,10 +117,20 @@ class Backend:
         """Slots that can be taken now."""
         return 0 if self.orchestrator is None else self.orchestrator.pool.available
 
-    @property
-    def busy(self) -> bool:
-        """All slots are taken."""
-        return self.orchestrator is not None and not self.orchestrator.pool.available
+    def show(self, check_error: str | None) -> WorkerHealth:
+        """It alone, as health lists it."""
+        health, unset = self.health, msgspec.UNSET
+        if self.orchestrator is None:
+            return WorkerHealth(health.state.value, cause=unset if health.cause is None else health.cause)
+        pool = self.orchestrator.pool
+        shown = health.snapshot(busy=not pool.available, draining=False, user_healthcheck_error=check_error)
+        return WorkerHealth(
+            shown.status,
+            slots=pool.capacity,
+            busy=pool.capacity - pool.available,
+            pid=self.orchestrator.described.pid,
+            user_healthcheck_error=unset if check_error is None else check_error,
+        )
 
     def acquire_nowait(self) -> Berth:
         """Take a slot.
@@ -128,12 +141,6 @@ class Backend:
         if self.orchestrator is None:
             raise trio.WouldBlock
         return Berth(self.orchestrator, self.orchestrator.pool.acquire_nowait())
-
-    def begin(self, init: Init) -> None:
-        """There will be a worker, by these references."""
-        if init.train_ref is not None:
-            self.modes = (Mode.TRAIN,) if init.predict_ref is None else tuple(Mode)
-        self.health.spawned()
 
     async def run(
         self, worker: WorkerProcess | Link | None, init: Init, cwd: str | None, environment: Mapping[str, str]
@@ -162,8 +169,8 @@ class Backend:
                     self._pause = min(2 * self._pause, LONGEST_PAUSE)
         finally:
             self.orchestrator = None
-            self.settled.set()
-            self.ended.set()
+            self.ended = True
+            self._on_change()
 
     async def _serve(self, worker: WorkerProcess | Link, init: Init) -> None:
         self._compiled = trio.Event()
@@ -171,13 +178,12 @@ class Backend:
             await self._compiled.wait()
             if orchestrator.cause is None:  # it may have died while we compiled
                 self.orchestrator = orchestrator
-                orchestrator.pool.on_idle = self.on_change
+                orchestrator.pool.on_idle = self._on_change
                 self._setting_up = False
                 self._ready_since = trio.current_time()
                 self.health.set_up()
-                self.settled.set()
                 log.info("Server ready")
-                self.on_change()
+                self._on_change()
             await orchestrator.wait_ended()
 
     def stop(self) -> None:
@@ -206,10 +212,9 @@ class Backend:
             self.health.respawned(cause)
         elif self.health.state is State.STARTING:
             self.health.setup_broke(cause)
-            self.settled.set()
         else:
             self.health.lost(cause)
-        self.on_change()
+        self._on_change()
 
     # What it says.
 
@@ -243,15 +248,22 @@ class Backend:
             tables = {Mode.PREDICT: described.inputs, Mode.TRAIN: described.train_inputs}
             return {mode: _callee(document, mode, table) for mode, table in tables.items() if table is not None}
 
-        self.callees = await trio.to_thread.run_sync(compile)
+        callees = await trio.to_thread.run_sync(compile)
+        if compiled is self._compiled:  # not of a worker that is gone
+            self.callees = callees
         compiled.set()
 
+    @property
+    def has_check(self) -> bool:
+        """The user's health check can be asked for."""
+        return self.orchestrator is not None and self.orchestrator.described.has_healthcheck
+
     async def check(self) -> str | None:
-        """Why the user's health check did not pass; ``None`` if it did, or if there is none to ask (W28).
+        """Why the user's health check did not pass; ``None`` if it did, or if the worker is gone.
 
         All who ask meanwhile share one check. Cancellation: it goes on for the others.
         """
-        if self.orchestrator is None or not self.orchestrator.described.has_healthcheck:
+        if self.orchestrator is None:
             return None
         try:
             result = await self.orchestrator.healthcheck()

@@ -1,9 +1,9 @@
-"""The end of a service, in its order: what is in flight may finish, then must stop, then the worker leaves, then the
+"""The end of a service, in its order: what is in flight may finish, then must stop, then the workers leave, then the
 last webhooks are delivered.
 
 It begins once. Each step has its time, and whoever asks for the end again ends the step that is going on; the last
-call kills the worker and gives webhooks up. All of it is shielded: an outer cancellation must not take the graces
-away. They, and the worker's end, are bounded.
+call kills the workers and gives webhooks up. All of it is shielded: an outer cancellation must not take the graces
+away. They, and the workers' end, are bounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from cog_trio.backend import Backend
+from cog_trio.fleet import Fleet
 from cog_trio.prediction import Prediction
 from cog_trio.settings import Settings
 from cog_trio.webhook import Webhooks
@@ -28,16 +28,14 @@ END_LIMIT: Final = 30.0  # seconds for the worker's end; the orchestrator's own 
 class Ending:
     """The end of one service; ``running`` is what is in flight, and shrinks."""
 
-    def __init__(
-        self, settings: Settings, running: Mapping[str, Prediction], worker: Backend, webhooks: Webhooks
-    ) -> None:
+    def __init__(self, settings: Settings, running: Mapping[str, Prediction], fleet: Fleet, webhooks: Webhooks) -> None:
         self.begun = trio.Event()
         self.over = trio.Event()  # nothing in flight, no worker left
         self.limit = settings.drain_grace + STOP_GRACE + END_LIMIT + settings.webhook_grace  # seconds, in all
         self._drain_grace = settings.drain_grace
         self._webhook_grace = settings.webhook_grace
         self._running = running
-        self._worker = worker
+        self._fleet = fleet
         self._webhooks = webhooks
         self._to_finish = trio.CancelScope()
         self._to_stop = trio.CancelScope()
@@ -49,7 +47,7 @@ class Ending:
             if not grace.cancel_called:
                 grace.cancel()
                 return
-        self._worker.kill()
+        self._fleet.kill()
         self._to_deliver.cancel()
 
     def cut(self) -> None:
@@ -71,8 +69,8 @@ class Ending:
             with self._to_stop:
                 await self._wait_idle()
             self._to_stop.cancel()
-            self._worker.stop()
-            await self._worker.ended.wait()
+            self._fleet.stop()
+            await self._fleet.ended.wait()
             await self._wait_idle()
             self._to_deliver.deadline = trio.current_time() + self._webhook_grace
             with self._to_deliver:

@@ -1,4 +1,4 @@
-"""The health of the service: its life as a table, the setup result, and what the health route shows.
+"""The health of a worker: its life as a table, the setup result, and what the health route shows.
 
 ``NEXT`` has the stored states only. BUSY is computed from the slots and UNHEALTHY lies over READY and BUSY for
 one answer; neither is ever stored. READY and the finished setup result are published by one step (W29), so that
@@ -11,7 +11,7 @@ the cause behind them (spec/worker.md W6, spec/http.md W8).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -119,6 +119,17 @@ class SetupLog:
         return (self._lines.text + rests + self._last).removesuffix("\n")
 
 
+class WorkerHealth(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One worker of several, as clients see it."""
+
+    status: str
+    slots: int | msgspec.UnsetType = msgspec.UNSET
+    busy: int | msgspec.UnsetType = msgspec.UNSET  # of these
+    pid: int | msgspec.UnsetType = msgspec.UNSET
+    cause: str | msgspec.UnsetType = msgspec.UNSET  # of its last end
+    user_healthcheck_error: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str
     setup: SetupResult | msgspec.UnsetType
@@ -127,6 +138,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     draining: bool = False
     queued: int | msgspec.UnsetType = msgspec.UNSET
     respawns: int | msgspec.UnsetType = msgspec.UNSET
+    workers: Sequence[WorkerHealth] | msgspec.UnsetType = msgspec.UNSET
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -144,6 +156,7 @@ class HealthSnapshot:
     cause: str | None = None  # of SETUP_FAILED and DEFUNCT, and of a new start
     queued: int | None = None  # predictions that wait for a slot; None: there is no queue
     respawns: int | None = None  # workers that were started again; None: none ever is
+    workers: Sequence[WorkerHealth] | None = None  # each alone; None: there is one
 
     def json(self) -> bytes:
         """The body of ``GET /health-check``."""
@@ -157,13 +170,14 @@ class HealthSnapshot:
                 draining=self.draining,
                 queued=unset if self.queued is None else self.queued,
                 respawns=unset if self.respawns is None else self.respawns,
+                workers=unset if self.workers is None else self.workers,
             )
         )
 
 
 @dataclass
 class Health:
-    """The stored health of one service; changed by its methods only."""
+    """The stored health of one worker; changed by its methods only."""
 
     now: Callable[[], datetime]
     log_limit: int = 32 * 2**20
@@ -232,15 +246,7 @@ class Health:
             return SetupResult(started_at=self._started_at, status=SetupStatus.STARTING, logs=self.log.text)
         return self._result
 
-    def snapshot(
-        self,
-        *,
-        busy: bool,
-        draining: bool,
-        user_healthcheck_error: str | None = None,
-        queued: int | None = None,
-        respawns: int | None = None,
-    ) -> HealthSnapshot:
+    def snapshot(self, *, busy: bool, draining: bool, user_healthcheck_error: str | None = None) -> HealthSnapshot:
         """What is shown: the stored state, under BUSY, under UNHEALTHY (spec/http.md 7.1)."""
         status, error = self.state.value, None
         if self.state is State.READY:
@@ -255,6 +261,4 @@ class Health:
             draining=draining,
             user_healthcheck_error=error,
             cause=self.cause,
-            queued=queued,
-            respawns=respawns,
         )

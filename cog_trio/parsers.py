@@ -22,6 +22,7 @@ UNITS: Final[Mapping[str, int]] = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**
 TRUE: Final = ("true", "1", "yes", "on")
 FALSE: Final = ("false", "0", "no", "off")
 MAX_SLOTS: Final = 10_000  # descriptors: one socket a slot on each side
+MAX_WORKERS: Final = 256  # each is a process with a model in it
 MAX_SECONDS: Final = 10**9  # keeps sums of deadlines finite
 
 
@@ -73,6 +74,17 @@ def _size(low: int) -> Callable[[str], int]:
         return size
 
     return parse
+
+
+def _gpus(value: str) -> tuple[str, ...]:
+    if re.fullmatch(r"[0-9]{1,4}", value):
+        if not 1 <= int(value) <= MAX_WORKERS:
+            raise _expect(f"devices, or how many: 1 to {MAX_WORKERS}")
+        return tuple(map(str, range(int(value))))
+    names = value.removesuffix(",").split(",")
+    if all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9/:._-]*", name) for name in names) and len({*names}) == len(names):
+        return tuple(names)
+    raise _expect("devices like 0,1 (each once), or how many")
 
 
 def _truth(value: str) -> bool:
@@ -138,6 +150,8 @@ PORT: Final = Parser("PORT", _whole(0, 65535, "a port from 0 to 65535"))
 SLOTS: Final = Parser("N", _whole(1, MAX_SLOTS, f"a whole number from 1 to {MAX_SLOTS}"))
 COUNT: Final = Parser("N", _whole(0, 10**9, "a whole number, 0 or more"))
 SOME: Final = Parser("N", _whole(1, 10**9, "a whole number, 1 or more"))
+WORKERS: Final = Parser("N", _whole(1, MAX_WORKERS, f"a whole number from 1 to {MAX_WORKERS}"))
+GPUS: Final = Parser("DEVICES", _gpus)
 SECONDS: Final = Parser("SECONDS", _seconds(zero=False))
 GRACE: Final = Parser("SECONDS", _seconds(zero=True))
 WHOLE_SECONDS: Final = Parser("SECONDS", _whole(1, MAX_SECONDS, "whole seconds, 1 or more"))

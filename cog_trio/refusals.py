@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cog_trio.bridge.protocol import Mode
-from cog_trio.health import Health, State
+from cog_trio.health import State
 
 STARTING: Final = "Setup has not finished yet. Wait until it has finished, or GET /health-check for status."
 SHUTTING_DOWN: Final = "Server is shutting down"
@@ -65,7 +65,7 @@ class QueueTimedOut(Rejected):
         super().__init__(id, f"No prediction slot became free within {seconds:g} s")
 
 
-def not_ready(health: Health, draining: bool, id: str | None) -> NotReady:
+def not_ready(state: State, cause: str | None, draining: bool, id: str | None) -> NotReady:
     """The refusal for the state that the service is in (spec/http.md W11)."""
-    text = SHUTTING_DOWN if draining else STATES[health.state].format(cause=health.cause)
+    text = SHUTTING_DOWN if draining else STATES[state].format(cause=cause)
     return NotReady(id, text)

@@ -2,12 +2,12 @@
 
 In come create, cancel, watch, shutdown: synchronous calls without a checkpoint, so there is nothing to lock, and
 registering a prediction and taking its permit are one step. Out come predictions to wait for and snapshots to
-show. Its nursery holds one task for the worker (backend.py), one a prediction, and a few short ones; none
+show. Its nursery holds one task a worker (backend.py), one a prediction, and a few short ones; none
 outlives the block of ``open_service``, which yields at once: setup goes on beside, and health says STARTING.
 
 A prediction runs here, a request only watches it (D4). Its task sits in the prediction's own cancel scope. At its
 end the order is fixed: permit back (or slot poisoned), folder gone, *then* the terminal state is published, so
-that whoever learns the outcome can send the next request at once (W1). A worker that ends unasked makes health
+that whoever learns the outcome can send the next request at once (W1). The last worker that ends unasked makes health
 DEFUNCT before its predictions fail; the service lives on and answers.
 """
 
@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from cog_trio.backend import UNKNOWN, Backend
 from cog_trio.bridge.protocol import Init, Json, Mode
 from cog_trio.ending import Ending
 from cog_trio.files import Readiness, Workspace, keep_ready_file, needs_spill, spill
+from cog_trio.fleet import Fleet
 from cog_trio.health import FINAL, HealthSnapshot
 from cog_trio.keeping import Keeper
 from cog_trio.outputs import OutputFiles
@@ -43,7 +43,7 @@ from cog_trio.refusals import (
     not_ready,
 )
 from cog_trio.retained import Retained
-from cog_trio.settings import Settings, worker_variables
+from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess
 from cog_trio.stream import OtherRun, Subscription, TooManyFollowers
 from cog_trio.upload import Target
@@ -82,7 +82,7 @@ class PredictionService:
         self._target = Target(settings.upload_url, settings.upload_timeout) if settings.upload_url else None
         self._nursery = nursery
         self._now = now
-        self._worker = Backend(settings, nursery, now)
+        self._fleet = Fleet(settings, nursery, now, self._on_change)
         self._keeper = Keeper(settings.stream_grace, nursery.start_soon)
         self._running: dict[str, Prediction] = {}
         self._retained = Retained(count=settings.retain, age=settings.retain_age, size=settings.retain_bytes)
@@ -95,9 +95,8 @@ class PredictionService:
             secret=settings.webhook_secret,
             now=now,
         )
-        self._queue = Queue(self._worker, settings.queue, settings.queue_timeout)
-        self._worker.on_change = self._on_change
-        self._ending = Ending(settings, self._running, self._worker, self._webhooks)
+        self._queue = Queue(self._fleet, settings.queue, settings.queue_timeout)
+        self._ending = Ending(settings, self._running, self._fleet, self._webhooks)
 
     def _start(
         self,
@@ -110,12 +109,10 @@ class PredictionService:
         start = self._nursery.start_soon
         start(self._workspace.sweep_predecessors)
         if model is None and train is None and worker is None:
-            self._worker.settled.set()
-            self._worker.ended.set()
+            self._fleet.begin_none()
             return
         init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
-        self._worker.begin(init)
-        start(self._worker.run, worker, init, cwd, {**environment, **worker_variables(self.settings)})
+        self._fleet.begin(init, worker, cwd, environment)
         if self.settings.ready_file is not None:
             start(keep_ready_file, self.settings.ready_file, self._readiness)
 
@@ -128,36 +125,30 @@ class PredictionService:
     @property
     def schema(self) -> bytes | None:
         """The OpenAPI document, from the moment the model is described."""
-        return self._worker.schema
+        return self._fleet.schema
 
     @property
     def streaming(self) -> bool:
         """The model offers its output as a stream."""
-        return self._worker.streaming
+        return self._fleet.streaming
 
     def serves(self, mode: Mode) -> bool:
         """Whether the model has a callable of this kind, as far as its references tell."""
-        return mode in self._worker.modes
+        return mode in self._fleet.modes
 
     def health(self) -> HealthSnapshot:
         """Health without the user's check; answers at once, whatever the model does."""
-        return self._show_health(None)
+        return self._show_health({})
 
     async def check_health(self) -> HealthSnapshot:
         """Health with the user's check, if there is one: 5 s at most, shared by all who ask meanwhile.
 
         Cancellation: the check goes on for the others.
         """
-        return self._show_health(await self._worker.check())
+        return self._show_health(await self._fleet.check())
 
-    def _show_health(self, check_error: str | None) -> HealthSnapshot:
-        return self._worker.health.snapshot(
-            busy=self._worker.busy,
-            draining=self.draining,
-            user_healthcheck_error=check_error,
-            queued=len(self._queue) if self.settings.queue else None,
-            respawns=self._worker.health.respawns if self.settings.respawn else None,
-        )
+    def _show_health(self, errors: Mapping[int, str]) -> HealthSnapshot:
+        return self._fleet.snapshot(draining=self.draining, errors=errors, queued=len(self._queue))
 
     def find(self, id: str) -> Prediction | None:
         """The prediction of this id: in flight, else a finished one that is still kept."""
@@ -175,8 +166,8 @@ class PredictionService:
         Raises:
           NotReady: with a text for the state that we are in.
         """
-        if self._worker.orchestrator is None or self.draining:
-            raise not_ready(self._worker.health, self.draining, id)
+        if not self._fleet.ready or self.draining:
+            raise not_ready(self._fleet.state, self._fleet.cause, self.draining, id)
 
     def create(
         self,
@@ -203,7 +194,7 @@ class PredictionService:
         if not self.serves(mode):
             raise NotOffered(id, mode)
         self.admit(id)
-        callee = self._worker.callees.get(mode, UNKNOWN)
+        callee = self._fleet.callee(mode)
         sent, echo = callee.check(input or b"{}")
         if id in self._running:
             raise AlreadyRunning(id)
@@ -298,7 +289,7 @@ class PredictionService:
 
     async def wait_started(self) -> HealthSnapshot:
         """Wait until setup has succeeded or failed, or there will be none; gives the health then."""
-        await self._worker.settled.wait()
+        await self._fleet.settled.wait()
         return self.health()
 
     async def wait_shutdown(self) -> None:
@@ -312,10 +303,10 @@ class PredictionService:
     # One prediction's task.
 
     def _on_change(self) -> None:
-        """A slot has become free, or the worker is ready or gone."""
-        self._readiness.set(self._worker.orchestrator is not None and not self.draining)
-        if self._worker.health.state in FINAL:
-            self._queue.dissolve(not_ready(self._worker.health, self.draining, None).text)
+        """A slot has become free, or a worker is ready, gone or at its end."""
+        self._readiness.set(self._fleet.ready and not self.draining)
+        if self._fleet.state in FINAL:
+            self._queue.dissolve(not_ready(self._fleet.state, self._fleet.cause, self.draining, None).text)
         self._queue.advance()
 
     async def _run(self, turn: Turn, input: bytes | memoryview, context: dict[str, str]) -> None:

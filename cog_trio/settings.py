@@ -20,6 +20,7 @@ from cog_trio.parsers import (
     COUNT,
     DENIAL,
     FORMAT,
+    GPUS,
     GRACE,
     HOST_PATTERN,
     KEPT,
@@ -38,6 +39,7 @@ from cog_trio.parsers import (
     TRUTH,
     UPLOAD_URL,
     WHOLE_SECONDS,
+    WORKERS,
     Parser,
 )
 from cog_trio.parsers import FALSE as FALSE
@@ -94,6 +96,13 @@ class Settings:
         variable="COG_MAX_CONCURRENCY",
         lenient=SLOTS,
         shown="`concurrency.max` of cog.yaml, `@concurrent`, else 1",
+    )
+    workers: int = _row(1, "--workers", WORKERS, "worker processes, each with all of the model and its own slots")
+    gpus: tuple[str, ...] = _row(
+        (),
+        "--gpus",
+        GPUS,
+        "devices that are dealt to the workers, as `CUDA_VISIBLE_DEVICES`: `0,1`, or how many; `3,` is one by its name",
     )
     setup_timeout: float | None = _row(
         None,
@@ -292,11 +301,14 @@ def model_variables(environ: Mapping[str, str]) -> tuple[str | None, str | None]
     return environ.get("COG_PREDICT_TYPE_STUB") or None, environ.get("COG_TRAIN_TYPE_STUB") or None
 
 
-def worker_variables(settings: Settings) -> dict[str, str]:
-    """What the worker needs to know: it reads these variables, whatever they were set by here."""
+def worker_variables(settings: Settings, number: int = 0) -> dict[str, str]:
+    """What a worker needs to know: it reads these variables, whatever they were set by here."""
     variables = {"COG_TRIO_DOWNLOAD_TIMEOUT": repr(settings.download_timeout)}
     if settings.download_limit is not None:
         variables["COG_TRIO_DOWNLOAD_LIMIT"] = str(settings.download_limit)
+    if settings.gpus:  # dealt like cards; with fewer devices than workers they are shared
+        mine = settings.gpus[number % len(settings.gpus) :: settings.workers]
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
     if settings.input_hosts:
         variables["COG_TRIO_INPUT_HOSTS"] = ",".join(settings.input_hosts)
     return variables

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import trio
 
-from cog_trio.backend import Backend, Berth
+from cog_trio.backend import Berth
+from cog_trio.fleet import Fleet
 from cog_trio.prediction import Fact, Outcome, Prediction
 from cog_trio.refusals import NotReady, QueueTimedOut, Rejected
 
@@ -39,8 +40,8 @@ class Turn:
 class Queue:
     """The line of one service. ``size``: how many may wait; ``timeout``: for how many seconds."""
 
-    def __init__(self, worker: Backend, size: int, timeout: float) -> None:
-        self._worker = worker
+    def __init__(self, fleet: Fleet, size: int, timeout: float) -> None:
+        self._fleet = fleet
         self._size = size
         self._timeout = timeout
         self._line: dict[Prediction, Turn] = {}  # in the order in which they came
@@ -52,13 +53,13 @@ class Queue:
     @property
     def has_room(self) -> bool:
         """One more can be taken: to run, or to wait."""
-        return self._worker.available > 0 or len(self) < self._size
+        return self._fleet.available > 0 or len(self) < self._size
 
     def enter(self, prediction: Prediction) -> Turn:
         """Take a slot, or a place at the end of the line; there must be room."""
         turn = Turn(prediction, trio.current_time() + self._timeout)
-        if self._worker.available:
-            turn.take(self._worker.acquire_nowait())
+        if self._fleet.available:
+            turn.take(self._fleet.acquire_nowait())
         else:
             prediction.queued = True
             self._line[prediction] = turn
@@ -66,10 +67,10 @@ class Queue:
 
     def advance(self) -> None:
         """Hand over what is free to those who are first."""
-        while self._line and self._worker.available:
+        while self._line and self._fleet.available:
             prediction = next(iter(self._line))
             if not prediction.cancel_requested:
-                self._line[prediction].take(self._worker.acquire_nowait())
+                self._line[prediction].take(self._fleet.acquire_nowait())
             self._leave(prediction)
 
     def dissolve(self, text: str) -> None:

@@ -92,3 +92,48 @@ async def test_a_lost_worker_is_followed_by_another(serve: Serve, tmp_path: Path
             assert (health["respawns"], health["setup"]["status"]) == (1, "succeeded")
             second = (await server.predict()).json()["output"]
             assert second == f"{server.worker().pid} yes {tmp_path}" != first
+
+
+async def test_several_workers_of_a_sync_model(serve: Serve, tmp_path: Path) -> None:
+    """Given a sync model, --workers 2 and --gpus 2, when two predictions come at once, then they run side by side, each
+    worker with its device; when one worker is killed, only its prediction fails, and the other goes on serving."""
+    (tmp_path / "predict.py").write_text(
+        "import os, time\nfrom cog import BaseRunner\n\n"
+        "class Runner(BaseRunner):\n    def run(self, seconds: float = 0.0) -> str:\n"
+        "        print('started')\n        time.sleep(seconds)\n"
+        "        return f'{os.getpid()} {os.environ[\"CUDA_VISIBLE_DEVICES\"]}'\n"
+    )
+    with trio.fail_after(60):
+        async with serve(tmp_path / "predict.py", "--workers", "2", "--gpus", "2") as server:
+            while any(worker["status"] != "READY" for worker in (await server.health())["workers"]):
+                await trio.sleep(0.05)
+            pids = [worker["pid"] for worker in (await server.health())["workers"]]
+            assert sorted(pids) == sorted(child.pid for child in server.children())
+            outputs: list[str] = []
+
+            async def ask() -> None:
+                outputs.append((await server.predict({"seconds": 0.5})).json()["output"])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                nursery.start_soon(ask)
+            assert sorted(outputs) == sorted([f"{pids[0]} 0", f"{pids[1]} 1"])
+            await server.start("a", {"seconds": 30})
+            await server.start("b", {"seconds": 30})
+            assert (await server.predict()).status_code == 409
+            await server.until_logs("a", "started")
+            await server.until_logs("b", "started")
+            os.kill(pids[0], signal.SIGKILL)
+            while (await server.health())["workers"][0]["status"] != "DEFUNCT":
+                await trio.sleep(0.05)
+            statuses = {}
+            for id in ("a", "b"):
+                with trio.move_on_after(0.5):
+                    await server.finished(id)
+                statuses[id] = (await server.look(id))["status"]
+            assert sorted(statuses.values()) == ["failed", "processing"]
+            assert (await server.health())["status"] == "BUSY"
+            (lives,) = (id for id, status in statuses.items() if status == "processing")
+            await server.cancel(lives)
+            await server.finished(lives)
+            assert (await server.predict()).json()["output"] == f"{pids[1]} 1"

@@ -299,6 +299,7 @@ async def test_one_who_leaves_does_not_take_the_check_along(autojump_clock: Cloc
             seen.append((await service.check_health()).status)
 
         nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
         check = await worker.next_control(Healthcheck)
         worker.say(HealthcheckResult(check.id, HealthcheckStatus.HEALTHY))
         await trio.testing.wait_all_tasks_blocked()
