@@ -32,7 +32,7 @@ if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
 MODELS: Final = {"chaos.py": 1, "chaos_async.py": 4}  # and their slots
-LIVES: Final = ("calm", "sigterm", "shutdown", "kill worker", "kill server")
+LIVES: Final = ("calm", "sigterm", "shutdown", "kill worker", "kill server", "lose worker")
 BESIDE: Final = 2  # actors more than slots, so that some are refused
 PATIENCE: Final = 15.0  # seconds for anything that must happen at once, on a machine that has much to do
 TIDY: Final = 20.0  # seconds until what is kept in reserve (idle threads, open connections) must be gone
@@ -79,7 +79,8 @@ class Life:
         self.ledger = Ledger()
         self.slowest_health = 0.0
         self.growth = (0, 0)
-        self.ending = False  # told to end, or its worker killed: refusals are right from here on
+        self.ending = False  # told to end: its connections may break from here on
+        self.refusing = False  # ending, or without a worker: 503 is right
         self._names = 0
         self._client = server.client
         self._acts: list[tuple[int, Callable[[random.Random], Awaitable[None]]]] = [
@@ -157,7 +158,7 @@ class Life:
                 self.slowest_health = max(self.slowest_health, took)
                 if took > HEALTHY:
                     raise Violation(f"health took {took:.1f} s")
-                if status not in ("READY", "BUSY") and not self.ending:
+                if status not in ("READY", "BUSY") and not self.refusing:
                     raise Violation(f"health says {status}")
                 await trio.sleep(0.05)
 
@@ -179,7 +180,7 @@ class Life:
             run.accepted = True
             return True
         self.ledger.did[f"refused by {status}"] += 1
-        if status != 409 and not (status == 503 and self.ending):
+        if status != 409 and not (status == 503 and self.refusing):
             raise Violation(f"{run} got {status}")
         return False
 
@@ -365,7 +366,7 @@ class Life:
     async def send_wrong(self, rng: random.Random) -> None:
         method, path, body, status = rng.choice(clients.WRONG)
         reply = await self._client.request(method, path, content=body, headers={"content-type": "application/json"})
-        if reply.status_code != status and not (self.ending and reply.status_code == 503):
+        if reply.status_code != status and not (self.refusing and reply.status_code == 503):
             raise Violation(f"{method} {path} {body[:50]!r}: {reply.status_code}, not {status}: {reply.text[:200]}")
         reply.json()
 
@@ -453,15 +454,15 @@ class Life:
     # How a life may end.
 
     async def sigterm(self) -> None:
-        self.ending = self.ledger.fatal = True
+        self.ending = self.refusing = self.ledger.fatal = True
         self.server.process.terminate()
 
     async def shutdown(self) -> None:
-        self.ending = self.ledger.fatal = True
+        self.ending = self.refusing = self.ledger.fatal = True
         assert (await self._client.post("/shutdown")).status_code == 200
 
     async def kill_worker(self) -> None:
-        self.ending = self.ledger.fatal = True
+        self.ending = self.refusing = self.ledger.fatal = True
         worker = self.server.worker()
         worker.kill()
         with trio.move_on_after(GONE):
@@ -472,8 +473,20 @@ class Life:
             return
         raise Violation(f"a dead worker leaves {marked(self.server.mark)}")
 
+    async def lose_worker(self) -> None:
+        """The worker is killed, and another one takes its place."""
+        self.refusing = self.ledger.fatal = True
+        lost = self.server.worker()
+        lost.kill()
+        with trio.move_on_after(PATIENCE):
+            while [child.pid for child in self.server.children()] in ([], [lost.pid]):
+                await trio.sleep(POLL)
+            await self.server.until("READY", PATIENCE)
+            return
+        raise Violation("no other worker takes the place of a dead one")
+
     async def kill_server(self) -> None:
-        self.ending = self.ledger.fatal = True
+        self.ending = self.refusing = self.ledger.fatal = True
         self.server.expected = None
         self.server.process.kill()
         await self.server.ended()
@@ -493,7 +506,11 @@ async def live(rng: random.Random, seconds: float, rounds: int, model: str, end:
         with tempfile.TemporaryDirectory() as folder:
             env = {"CHAOS_FOLDER": folder}
             temporary = Path(folder) / "tmp"
-            flags = ("--retain", "100", "--retain-bytes", "8MiB", "--drain-grace", "3")
+            flags: tuple[str, ...] = ("--retain", "100", "--retain-bytes", "8MiB", "--drain-grace", "3")
+            if end == "lose worker":
+                flags += ("--respawn",)
+            if rng.random() < 0.5:
+                flags += ("--queue", "4", "--queue-timeout", "30")
             async with open_server(model, temporary, *flags, env=env) as server:
                 life = Life(server, receiver, MODELS[model], rng)
 
@@ -503,6 +520,8 @@ async def live(rng: random.Random, seconds: float, rounds: int, model: str, end:
                     await life.calm(base)
                 if end != "calm":
                     await life.round(seconds, getattr(life, end.replace(" ", "_")))
+                if end == "lose worker":
+                    await life.calm(base)
             if end != "kill server":
                 if server.process.returncode == 0:
                     await life._check_webhooks()

@@ -14,7 +14,13 @@ from typing import Any, Final
 from scenarios.faults.plans import NAME, Plan
 
 ENDS: Final = ("succeeded", "failed", "canceled")
-LOST: Final = ("Worker died: ", "Worker was shut down", "Worker killed: ")  # causes that only a fatal act may bring
+LOST: Final = (  # causes that only a fatal act may bring
+    "Worker died: ",
+    "Worker was shut down",
+    "Worker killed: ",
+    "Server is shutting down",
+    "The worker is gone, predictions can't run: ",
+)
 
 
 class Violation(AssertionError):
