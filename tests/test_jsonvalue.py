@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from cog_trio.jsonvalue import decode_json
+from cog_trio.jsonvalue import LARGE, decode_json
 
 LONGEST = "-" + "9" * 4300
 
@@ -53,3 +54,19 @@ def test_D15_longer_ones_are_refused(text: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
         value = decode_json(text.encode())
     assert value is None
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("end", [b'"', b""])
+def test_the_collector_is_left_as_it_was(size: int, enabled: bool, end: bytes) -> None:
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        decode_json(b'"' + b"x" * size + end)
+    except msgspec.DecodeError:
+        assert not end
+    finally:
+        left = gc.isenabled()
+        (gc.enable if before else gc.disable)()
+    assert left is enabled

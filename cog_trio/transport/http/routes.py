@@ -38,6 +38,7 @@ from cog_trio.transport.http.sse import EventStream
 from cog_trio.transport.service import GONE, REFUSALS, Service, refused
 from cog_trio.transport.websocket.conversation import Conversation
 
+LARGE: Final = 2**20  # bytes of a body; looking at a larger one must not hold up others
 _VARY: Final = (b"vary", b"accept, prefer")
 _ASYNC: Final = (_VARY, (b"preference-applied", b"respond-async"))
 _EMPTY: Final = Reply(200, b"{}")
@@ -161,7 +162,11 @@ class Handlers:
             body = await read_body(request.receive, request.headers.get(b"content-length"), self._body_limit)
         except TooLarge:
             raise wire.BadBody(413, [wire.fault(["body"], wire.TOO_LARGE)]) from None
-        return wire.Create() if kind is None and not body else wire.decode_create(body)
+        if kind is None and not body:
+            return wire.Create()
+        if len(body) > LARGE:
+            return await trio.to_thread.run_sync(wire.decode_create, body)
+        return wire.decode_create(body)
 
     async def _start(self, family: Family, request: Request, body: wire.Create, id: str | None) -> Reply | Stream:
         """Create a prediction and answer as the request prefers. From ``create`` to ``watch`` is no checkpoint."""

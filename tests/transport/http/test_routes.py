@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 import trio
@@ -11,6 +12,8 @@ import trio.testing
 from cog_trio.input_validation import InvalidInput, MalformedInput
 from cog_trio.prediction import WebhookEvent
 from cog_trio.settings import Settings
+from cog_trio.transport.http import wire
+from cog_trio.transport.http.routes import LARGE
 from tests.transport.http.support import Client, FakeService, InstantService, Response, app_of, connect
 
 JSON = "content-type: application/json"
@@ -268,6 +271,23 @@ async def test_integers_of_4300_digits_and_nesting_of_127_pass(client: Client, s
     service.slots = 2
     deep = b'{"a":"[[[[{{{{","input":' + b"[" * 126 + b"]" * 126 + b"}"
     assert (await ask(client, "POST", "/predictions", deep, ASYNC)).status == 202
+
+
+async def test_large_bodies_are_looked_at_in_a_thread(
+    client: Client, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    decode = wire.decode_create
+
+    def decode_create(body: bytes) -> wire.Create:
+        threads.append(threading.get_ident())
+        return decode(body)
+
+    monkeypatch.setattr(wire, "decode_create", decode_create)
+    for size, end in ((LARGE - 100, b'"}'), (LARGE, b'"}'), (LARGE, b'"')):
+        response = await ask(client, "PUT", "/predictions/p", b'{"input":"' + b"x" * size + end, ASYNC)
+        assert response.status == (202 if end == b'"}' else 400)
+    assert [thread == threading.get_ident() for thread in threads] == [True, False, False]
 
 
 WRONG = {
