@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol, TypedDict
 import msgspec
 
 from cog_trio.input_schema import MASK, REFUSALS, Json, Loc, Schemas, UnusableSchema, mapping, show
-from cog_trio.jsonvalue import decode_json
+from cog_trio.jsonvalue import LARGE, decode_json, no_collector
 
 MAX_FAULTS: Final = 1000  # of one request: a long list of wrong elements is not answered by a longer one
 
@@ -168,6 +168,12 @@ class Validator:
           InvalidInput: with every fault there is.
           MalformedInput: as ``decode``.
         """
+        if raw is None or len(raw) <= LARGE:
+            return self._check(raw, decoded)
+        with no_collector():
+            return self._check(raw, decoded)
+
+    def _check(self, raw: bytes | memoryview | None, decoded: Json) -> Checked:
         value = self._decode(raw) if decoded is _MISSING else decoded
         if raw is None or value is None:
             raw, value = _EMPTY, {}
