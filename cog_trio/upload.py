@@ -1,9 +1,10 @@
 """One output file to one URL: ``PUT``, streamed from disk, repeated while that may help.
 
-What is in memory is one piece of the file, read in a thread unless it is small. A try has no fixed length: it is given up when nothing
-has moved for the timeout, be it the connect, a piece of the body or the answer. No connection, a timeout, 408, 429
-and 5xx may pass, so they are tried again after a pause; any other answer is final. Redirects that keep the method
-are followed here by hand: followed by httpx, a 302 would turn the ``PUT`` into a ``GET`` and look like a success.
+What is in memory is one piece of the file, read in a thread unless it is small. A try has no fixed length: it is
+given up when nothing has moved for the timeout, be it the connect, a piece of the body or the answer. No connection,
+a timeout, 408, 429 and 5xx may pass, so they are tried again after a pause; any other answer is final. Redirects that
+keep the method are followed here by hand: followed by httpx, a 302 would turn the ``PUT`` into a ``GET`` and look like
+a success.
 
 The result is the URL to publish: ``Location`` of the answer, else the URL that took the file, without query (where
 signatures stand) and without user and password. Error texts show URLs in that form too (D42).

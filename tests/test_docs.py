@@ -36,6 +36,20 @@ def test_nothing_else_lies_at_the_top() -> None:
     assert {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} - made == wanted
 
 
+def test_every_page_of_the_reference_and_of_the_design_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for folder in ("tutorial", "how-to", "reference", "design"):
+        for page in (ROOT / "docs" / folder).glob("*.md"):
+            assert f"(docs/{folder}/{page.name})" in readme
+
+
+def test_every_decision_that_is_named_is_a_row() -> None:
+    rows = set(re.findall(r"^\| (D\d+) \|", (ROOT / "docs" / "design" / "decisions.md").read_text(), re.MULTILINE))
+    files = [*PAGES, *(file for folder in ("cog_trio", "tests", "scenarios") for file in (ROOT / folder).rglob("*.py"))]
+    for file in files:
+        assert set(re.findall(r"(?<![\w\\])D\d{1,2}\b|(?<=test_)D\d{1,2}(?=_)", file.read_text())) <= rows, file
+
+
 @pytest.mark.parametrize("example", ["hello", "image", "text", "concurrent", "train"])
 def test_each_example_has_its_cog_yaml(example: str) -> None:
     assert (ROOT / "docs" / "examples" / example / "cog.yaml").is_file()

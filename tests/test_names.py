@@ -32,6 +32,8 @@ Metric MetricMode Done SlotOutcome::Poisoned LengthDelimitedCodec MAX_INLINE_IPC
 run_event_loop setup() run() predict() atexit record_metric current_scope().context cog.Path
 PORT COG_LOG_LEVEL COG_MAX_CONCURRENCY COG_SETUP_TIMEOUT COG_THROTTLE_RESPONSE_INTERVAL LOG_FORMAT RUST_LOG
 COG_PREDICT_TYPE_STUB COG_TRAIN_TYPE_STUB
+crates/coglet/ crates/coglet-python/ _run_worker() Drop SCREAMING_SNAKE_CASE available_slots Location
+respawn isolation Rust slots 409 respond-async head-of-line
 healthcheck*.txtar cancel_*_prediction.txtar coglet_large_input.txtar coglet_large_output.txtar
 setup_timeout_serial.txtar sequential_state_leak.txtar input_validation_before_start.txtar sse_*
 """

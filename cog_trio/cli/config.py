@@ -108,7 +108,7 @@ def load(path: Path) -> Config:
     except OSError as error:
         raise BadModel(f"can't read {path}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadModel(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise BadModel(f"{path} is not valid YAML: {_fault(error)}") from error
     if document is None:
         document = {}
     if not isinstance(document, dict):
@@ -124,6 +124,14 @@ def load(path: Path) -> Config:
         _environment(path, document.get("environment")),
         warnings,
     )
+
+
+def _fault(error: Exception) -> str:
+    """What is wrong with a text that is no YAML, and where, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', None) or 'unreadable'}"
 
 
 def _text(path: Path, document: dict[str, Any], key: str) -> str | None:

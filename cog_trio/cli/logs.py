@@ -2,8 +2,8 @@
 
 Modules log through ``logging.getLogger(__name__)``. What belongs to one prediction says so by
 ``extra={"id": prediction_id}``, which is a field of its own in JSON and stands behind the text on the console;
-any other ``extra`` is shown the same way. Control characters are escaped in both formats, so no id and no text
-of a user can start a line of its own.
+any other ``extra`` is shown the same way, but lists are for machines: JSON alone has them. Control characters are
+escaped in both formats, so no id and no text of a user can start a line of its own.
 
 A log reader that stalls must never stall predictions, and a write to stderr can block. So a line is written at
 once only if stderr says that it has room for it; otherwise it waits for a thread that may block, and later lines
@@ -57,7 +57,11 @@ class ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{clock} {record.levelname.lower():7} {record.getMessage().translate(ESCAPES)}"
-        line += "".join(f" {name}={str(value).translate(ESCAPES)}" for name, value in extras(record).items())
+        line += "".join(
+            f" {name}={str(value).translate(ESCAPES)}"
+            for name, value in extras(record).items()
+            if not isinstance(value, list)
+        )
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line

@@ -62,7 +62,11 @@ def run(command: click.Command, name: str) -> int:
     try:
         code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        return fail(name, error.format_message(), USAGE)
+        text = error.format_message()
+        if text.startswith("Usage:"):  # no command was named: click answers with the whole help
+            print(text, file=sys.stderr)
+            return USAGE
+        return fail(name, text, USAGE)
     except click.Abort:
         return 130
     return code if isinstance(code, int) else 0

@@ -1,6 +1,7 @@
 """The first screen of ``serve`` on a terminal: where it is, what it takes, and a curl line that works.
 
-All of it comes from the OpenAPI document that the worker described, so it is shown once setup is over.
+All of it comes from the OpenAPI document that the worker described, so it is shown once setup is over. After a failed
+setup it says what still works: the log has said why.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import cog_trio
 
 READY: Final = ("READY", "BUSY")
+FAILED: Final = "SETUP_FAILED"
 MAX_WORDS: Final = 70  # characters of a description
 PIXEL: Final = (
     "data:image/png;base64,"
@@ -24,10 +26,17 @@ EXAMPLES: Final[Mapping[str, Any]] = {"string": "hello", "integer": 1, "number":
 
 
 async def first_screen(service: cog_trio.PredictionService, urls: Sequence[str], model: str) -> None:
-    """Wait until setup is over, then print; after a failed setup the log has said why."""
+    """Wait until setup is over, then print."""
     health = await service.wait_started()
     if health.status in READY and service.schema is not None:
         print(render(urls[0], model, json.loads(service.schema)), file=sys.stderr, flush=True)
+    elif health.status == FAILED:
+        print(render_failed(urls[0], model), file=sys.stderr, flush=True)
+
+
+def render_failed(url: str, model: str) -> str:
+    """The text of the screen when setup has failed."""
+    return f"\n  {model} can't be served; {url}/health-check goes on saying why\n\n  Ctrl-C stops it\n"
 
 
 def render(url: str, model: str, document: Mapping[str, Any]) -> str:

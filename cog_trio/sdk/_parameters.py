@@ -124,7 +124,7 @@ def notice(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn the author of a model; shown whatever filters are set, since nobody reruns a container to see it."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", category)
-        warnings.warn(text, category, stacklevel=2)
+        warnings.warn_explicit(text, category, "<model>", 0)  # no line of ours, which would tell the author nothing
 
 
 def _read(raw: inspect.Parameter, space: Namespace) -> Parameter:

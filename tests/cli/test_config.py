@@ -112,7 +112,7 @@ def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
     [
         ("", "names no model"),
         ("- a\n", "mapping"),
-        ("run: [\n", "not valid YAML"),
+        ("run: [\n", "not valid YAML: line 2, column 1: "),
         ("run: 5\n", "run must be"),
         ("run: ''\n", "run must be"),
         ("run: a.py\npredict: b.py\n", "keep run"),

@@ -66,6 +66,10 @@ def test_console_names_the_id_behind_the_text() -> None:
     assert ConsoleFormatter().format(_record("done", id="a b")).endswith("info    done id=a b")
 
 
+def test_console_leaves_lists_to_json() -> None:
+    assert ConsoleFormatter().format(_record("done", urls=["http://x"], id="a")).endswith("info    done id=a")
+
+
 def test_writer_writes_all_in_order(pipe: tuple[int, int]) -> None:
     writer = LogWriter(pipe[1])
     writer.setFormatter(logging.Formatter("%(message)s"))

@@ -95,6 +95,15 @@ def test_wrong_flag_is_one_line_and_2(capsys: pytest.CaptureFixture[str], monkey
     assert said.count("\n") == 1
 
 
+def test_no_command_shows_the_help_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["x"])
+    options.run(commands, "cog-trio")
+    seen = capsys.readouterr()
+    assert "\n  serve " in seen.out + seen.err
+
+
 @pytest.mark.parametrize("mode", ["predict", "train"])
 def test_D38_the_container_entry_needs_what_its_mode_serves(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

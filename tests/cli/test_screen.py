@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from cog_trio.cli.screen import render
+from cog_trio.cli.screen import render, render_failed
 
 DOCUMENT: dict[str, Any] = {
     "components": {
@@ -60,3 +60,7 @@ def test_trainings_alone_are_shown_at_their_own_address() -> None:
     text = render("http://127.0.0.1:1", "train.py", {"components": {"schemas": {"TrainingInput": fields}}})
     assert "text  string, required" in text
     assert "http://127.0.0.1:1/trainings -H" in text
+
+
+def test_failed_setup_names_what_still_answers() -> None:
+    assert "m.py can't be served; http://127.0.0.1:1/health-check" in render_failed("http://127.0.0.1:1", "m.py")

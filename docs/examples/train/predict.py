@@ -2,13 +2,12 @@
 
 import json
 import random
-from typing import Optional
 
 from cog import BaseRunner, Input, Path
 
 
 class Runner(BaseRunner):
-    def setup(self, weights: Optional[Path] = None) -> None:
+    def setup(self, weights: Path | None = None) -> None:
         if weights is None:
             self.follows = {"hello": ["world"]}
         else:

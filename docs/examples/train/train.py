@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from itertools import pairwise
 
 from cog import BaseModel, Input, Path, current_scope
 
@@ -20,7 +21,7 @@ def train(
     words = text.read_text().lower().split()
     follows: dict[str, list[str]] = {}
     for epoch in range(epochs):
-        for word, following in zip(words, words[1:]):
+        for word, following in pairwise(words):
             follows.setdefault(word, []).append(following)
         print(f"epoch {epoch + 1} of {epochs}")
         current_scope().record_metric("epochs", epoch + 1)
