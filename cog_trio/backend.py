@@ -148,7 +148,7 @@ class Backend:
         """Own the worker, and those that follow it, from start to end; what is spawned here runs in ``cwd``.
 
         Shielded until ``stop``, which the service's shutdown always comes to: an outer cancellation must not take
-        the worker away under predictions that are being cancelled (style.md habit 14).
+        the worker away under predictions that are being cancelled.
         """
         self._life.shield = True
         try:

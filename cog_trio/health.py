@@ -6,7 +6,7 @@ nobody sees the one without the other. The texts of causes come from whoever fou
 
 Setup logs have the reference's form, one line each: ``[coglet::setup] text`` is what the model printed,
 ``[target] text`` the runtime's own. They are visible while setup runs and stay when it fails, the traceback and
-the cause behind them (spec/worker.md W6, spec/http.md W8).
+the cause behind them.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Health:
         return self._result
 
     def snapshot(self, *, busy: bool, draining: bool, user_healthcheck_error: str | None = None) -> HealthSnapshot:
-        """What is shown: the stored state, under BUSY, under UNHEALTHY (spec/http.md 7.1)."""
+        """What is shown: the stored state, under BUSY, under UNHEALTHY."""
         status, error = self.state.value, None
         if self.state is State.READY:
             if user_healthcheck_error is not None:

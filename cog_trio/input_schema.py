@@ -3,8 +3,8 @@
 The verdict on a value is fastjsonschema's, one compiled function a property; the words for a refusal are ours,
 found by a slower walk over the same schema, so that no library text and no secret ever reaches a client. Where
 JSON Schema and Cog part, the schema is rewritten before it is compiled: ``$ref`` inlined, ``nullable`` understood,
-``$`` in a pattern is the very end only, formats and defaults removed. The texts are those of spec/http.md
-section 6, which clients match.
+``$`` in a pattern is the very end only, formats and defaults removed. The texts are those of Cog,
+since clients match them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Json: TypeAlias = Any
 Loc: TypeAlias = "tuple[str | int, ...]"
 
 MASK: Final = "**********"
-MAX_SHOWN: Final = 100  # characters of a refused value in a text (spec/http.md W45)
+MAX_SHOWN: Final = 100  # characters of a refused value in a text
 MAX_LISTED: Final = 1000  # characters of the choices in a text: a request can have a thousand faults
 
 _KEPT: Final[tuple[str, ...]] = (  # keywords that reach the compiler as they are
@@ -105,7 +105,7 @@ class Schemas:
     def explain(self, schema: Json, value: Json, loc: Loc, secret: bool) -> Iterator[tuple[Loc, str]]:
         """Each fault of a value that was refused, with its place; never nothing.
 
-        The walk knows the keywords that Cog's documents use (spec/http.md section 6). What one from elsewhere
+        The walk knows the keywords that Cog's documents use. What one from elsewhere
         asks beside them is enforced by the compiled check and told by one plain sentence.
         """
         faults = self._faults(schema, value, loc, secret)

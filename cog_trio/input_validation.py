@@ -288,7 +288,7 @@ def _are_urls(value: Json) -> bool:
 
 
 def _not_urls(value: Json, loc: Loc) -> Iterator[tuple[Loc, str]]:
-    """The strings for file inputs that are no URLs (spec/sdk-and-schema.md W5, W6)."""
+    """The strings for file inputs that are no URLs."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _not_urls(item, (*loc, index))

@@ -1,4 +1,4 @@
-"""How recorded metrics add up in a prediction (spec/sdk-and-schema.md 1.7). Pure functions on plain JSON.
+"""How recorded metrics add up in a prediction. Pure functions on plain JSON.
 
 Dots in a name nest objects; whatever else stands on the way is replaced by an object. ``null`` deletes a leaf
 and leaves its parents. The type rules are the worker's, where the user gets the exception; an increment of what is

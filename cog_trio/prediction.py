@@ -85,7 +85,7 @@ def utcnow() -> datetime:
 
 
 class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prediction as clients see it (spec/http.md 4.3)."""
+    """A prediction as clients see it."""
 
     id: str
     status: Status
@@ -272,7 +272,7 @@ class Prediction:
             self._shown += 1
 
     def record_metric(self, name: str, value: msgspec.Raw, mode: MetricMode) -> None:
-        """Merge one recorded metric (spec/sdk-and-schema.md 1.7); one that JSON can't carry on is told in the logs."""
+        """Merge one recorded metric; one that JSON can't carry on is told in the logs."""
         self._refuse_after_end("a metric")
         try:
             aggregate(self._metrics, name, decode_json(value), mode)

@@ -66,6 +66,6 @@ class QueueTimedOut(Rejected):
 
 
 def not_ready(state: State, cause: str | None, draining: bool, id: str | None) -> NotReady:
-    """The refusal for the state that the service is in (spec/http.md W11)."""
+    """The refusal for the state that the service is in."""
     text = SHUTTING_DOWN if draining else STATES[state].format(cause=cause)
     return NotReady(id, text)

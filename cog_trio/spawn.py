@@ -6,7 +6,7 @@ stderr as spawned is one of them, so an interpreter that cannot even start is he
 end tells the worker's guardian that we are gone (D29).
 
 Popen is called on the thread that will run trio: a parent-death signal is bound to the parent *thread*, and a helper
-thread that ends would take the worker with it (spec/worker.md 20.2). The worker has a session of its own (D31).
+thread that ends would take the worker with it. The worker has a session of its own (D31).
 
 Whoever holds a ``WorkerProcess`` holds it in a ``with``: leaving it kills the worker's group, reaps the worker and
 closes our ends, which is all a no-op for what was done before. The group is killed before the leader is reaped, never

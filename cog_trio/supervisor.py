@@ -1,7 +1,7 @@
 """The life of one worker: set up, listened to, watched, buried. ``orchestrator.py`` runs predictions on it.
 
 One task holds the readers behind a shield that goes up when the worker is usable, so that they outlive the body that
-uses it and hear its goodbye (style.md, habit 14). The task's own wait is for the worker's exit, under one deadline:
+uses it and hear its goodbye. The task's own wait is for the worker's exit, under one deadline:
 the earliest of all limits (setup, a channel that closed, an end that was decided, the cancel grace). Every way out of
 that wait leads to ``_bury``, the only place where a worker ends: its group is killed, what it left in sockets and
 pipes is applied, it is reaped, and the runs still open are failed with the cause.

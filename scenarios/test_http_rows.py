@@ -1,4 +1,4 @@
-"""Rows of spec/http.md section 16 as a client meets them: a real server, a real worker, plain requests."""
+"""Rows of the HTTP checklist as a client meets them: a real server, a real worker, plain requests."""
 
 from __future__ import annotations
 

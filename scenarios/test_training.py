@@ -1,4 +1,4 @@
-"""Trainings: their routes beside those of predictions, each with its own callable; and weights (spec/http.md 12)."""
+"""Trainings: their routes beside those of predictions, each with its own callable; and weights."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Two kinds of channel carry them: one control channel (JSON, one message a line) for what concerns the worker
 as a whole, and one socket a slot (length-prefixed frames) for what concerns one run. Each direction of each
-channel is one union of frozen tagged Structs; names and tags are the reference's (spec/worker.md 3).
+channel is one union of frozen tagged Structs; names and tags are the reference's.
 
 A run is named by slot, id and run number (D19): every message that starts, cancels or ends a run carries all
 three, so the order between the channels never matters. What comes between start and end on a slot socket
@@ -26,8 +26,8 @@ PROTOCOL_VERSION: Final = 1
 MAX_FRAME: Final = 8 * 2**20  # bytes of one frame body or control line; a larger one breaks the channel
 MAX_INLINE: Final = 6 * 2**20  # bytes; 2 MiB below the frame limit, room for the envelope; beyond it: spill file
 MAX_LOG_LINE: Final = 4 * 2**20  # bytes of a user's line, the notice included (D25)
-MAX_LOG_PIECE: Final = 2**20  # bytes of one log message after encoding (spec/worker.md W19)
-MAX_ERROR: Final = 64 * 2**10  # bytes of an error text (spec/worker.md W19)
+MAX_LOG_PIECE: Final = 2**20  # bytes of one log message after encoding
+MAX_ERROR: Final = 64 * 2**10  # bytes of an error text
 MAX_METRIC: Final = 2**20  # bytes of one metric's value; beyond it ValueError in user code
 DOWNLOADS: Final = "inputs"  # in a run's folder: the files that the worker fetched for its inputs
 TRUNCATED: Final = "[**** LOG LINE TRUNCATED AT 4 MiB ****]"
@@ -76,14 +76,14 @@ class LogLevel(str, Enum):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """One input of a model, as the edge needs it beside the OpenAPI document (spec/sdk-and-schema.md 4.1)."""
+    """One input of a model, as the edge needs it beside the OpenAPI document."""
 
     name: str
     kind: str  # str int float bool path file secret dict any union; of the elements when ``many``
     many: bool = False  # a list of that kind
     required: bool = False  # omitting it is a 422 (may differ from the document: W11)
     nullable: bool = False  # an explicit null is accepted (D1)
-    inject_null: bool = False  # omitted: the input echo shows null (spec/http.md section 6, step 3)
+    inject_null: bool = False  # omitted: the input echo shows null
 
 
 class Inputs(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a model, equal to what Cog's build makes of its source (spec/sdk-and-schema.md 6)."""
+"""The OpenAPI document of a model, equal to what Cog's build makes of its source."""
 
 from __future__ import annotations
 

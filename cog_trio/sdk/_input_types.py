@@ -1,4 +1,4 @@
-"""Which types an input can have, and the JSON form of each (spec/sdk-and-schema.md 3.2)."""
+"""Which types an input can have, and the JSON form of each."""
 
 from __future__ import annotations
 

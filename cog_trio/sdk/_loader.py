@@ -168,7 +168,7 @@ def _execute(
 
 
 def _choose(module: types.ModuleType, train: bool) -> Any:
-    """The object of a reference without a name (spec/sdk-and-schema.md 2.3)."""
+    """The object of a reference without a name."""
     file = getattr(module, "__file__", module.__name__)
     if train:
         for name in ("train", "Trainer", "Runner", "Predictor"):

@@ -1,4 +1,4 @@
-"""Which types an output can have, and the JSON form of each (spec/sdk-and-schema.md 5.1).
+"""Which types an output can have, and the JSON form of each.
 
 Structured types are inlined wherever they appear. What the document says is not enforced: a model may return anything
 that can be turned into JSON.

@@ -169,7 +169,7 @@ def field_info(default: Any) -> FieldInfo:
 
 
 def _with_default(parameter: Parameter, shape: InputType, info: FieldInfo) -> Parameter:
-    """Add default, nullable and required (spec/sdk-and-schema.md 3.3)."""
+    """Add default, nullable and required."""
     fragment = dict(parameter.fragment)
     given, default = info.has_default, info.default
     none = given and default is None

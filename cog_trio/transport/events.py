@@ -1,4 +1,4 @@
-"""How the events of a prediction look to clients, whatever carries them (spec/http.md 8.1)."""
+"""How the events of a prediction look to clients, whatever carries them."""
 
 from __future__ import annotations
 

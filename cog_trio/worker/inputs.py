@@ -1,4 +1,4 @@
-"""From the JSON of a request to what ``run`` gets, by the model's parameters (spec/sdk-and-schema.md 4.2).
+"""From the JSON of a request to what ``run`` gets, by the model's parameters.
 
 Two steps, because files come between them: ``sources`` lists the URLs that must be local files before the call,
 in the I/O thread; ``coerce`` makes the values, on the thread that calls the model, from the JSON and the files.

@@ -1,6 +1,6 @@
 """What a run returned or yielded, on its way to the slot's socket; and what is said about how it failed.
 
-One value or many (spec/sdk-and-schema.md 5.3): lists, tuples and iterators go item by item, ``None`` alone is no item
+One value or many: lists, tuples and iterators go item by item, ``None`` alone is no item
 at all, everything else is one. ``encode`` may run code of the user's and belongs inside ``gate.user_code``; ``frame``
 does not.
 """

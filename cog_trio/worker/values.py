@@ -1,4 +1,4 @@
-"""From what user code returned or yielded to what goes on the wire (spec/sdk-and-schema.md 5.2).
+"""From what user code returned or yielded to what goes on the wire.
 
 One ``Outputs`` serves one run. Each item (the whole result, an element of a returned list, a yielded value)
 becomes JSON bytes, encoded once, or a ``FileItem``: a file on disk that the parent takes. Nothing here knows of

@@ -1,4 +1,4 @@
-"""The alias (spec/sdk-and-schema.md 1.3, D34): one set of module objects under two names, in every kind of process."""
+"""The alias (D34): one set of module objects under two names, in every kind of process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hard cases of reading annotations (spec/sdk-and-schema.md 3.1, 5.1, 7): whatever form they have, one meaning."""
+"""Hard cases of reading annotations: whatever form they have, one meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`BaseModel` (spec/sdk-and-schema.md 1.5): what dataclasses allow, and what models written for pydantic expect."""
+"""`BaseModel`: what dataclasses allow, and what models written for pydantic expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that models import (spec/sdk-and-schema.md 1.1, 1.2): what is there, what it costs, what it says."""
+"""The names that models import: what is there, what it costs, what it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compatibility checklist (spec/sdk-and-schema.md 9): what each signature advertises, takes and refuses.
+"""The compatibility checklist: what each signature advertises, takes and refuses.
 
 A row's values go through all three parts that decide about an input: the edge's checks, the worker's conversion, and
 the binding of defaults.

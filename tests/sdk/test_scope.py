@@ -1,4 +1,4 @@
-"""Scope and metrics (spec/sdk-and-schema.md 1.7, spec/worker.md 13): names, values, type locks, inertness."""
+"""Scope and metrics: names, values, type locks, inertness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files, URLs and secrets as user code sees them (spec/sdk-and-schema.md 1.1, 1.6)."""
+"""Files, URLs and secrets as user code sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Cog's source-reading generator gets wrong (spec/sdk-and-schema.md 10) and live objects get right; and the audit.
+"""What Cog's source-reading generator gets wrong and live objects get right; and the audit.
 
 The other weaknesses stand beside what they are about; `test_every_row_and_every_weakness_has_its_test` finds them all.
 """

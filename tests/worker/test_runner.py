@@ -1,4 +1,4 @@
-"""Loading (spec/sdk-and-schema.md 2, rows 58 to 60; spec/worker.md 7): from a reference to a model that can be run."""
+"""Loading: from a reference to a model that can be run."""
 
 from __future__ import annotations
 

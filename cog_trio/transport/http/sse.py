@@ -1,4 +1,4 @@
-"""Server-sent events: the reply that lasts as long as a run, and how its events look on the wire (spec/http.md 8).
+"""Server-sent events: the reply that lasts as long as a run, and how its events look on the wire.
 
 The reply takes all that is there, sends it as one piece, and waits for more; nothing is queued in between, so a slow
 client costs one piece and a cursor. The head leaves together with the first event. The end of the run is in the last

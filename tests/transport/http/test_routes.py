@@ -1,4 +1,4 @@
-"""The routes, spoken to over raw HTTP: every edge of spec/http.md 1, 2 and 4.1, and the rows of section 16 here."""
+"""The routes, spoken to over raw HTTP: every edge of them, and rows of the HTTP checklist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events over raw HTTP: spec/http.md 8, rows W12, W21, W31 to W34 of section 16, D4, D7, D11."""
+"""Server-sent events over raw HTTP: rows W12, W21, W31 to W34 of the HTTP checklist, D4, D7, D11."""
 
 from __future__ import annotations
 
