@@ -54,6 +54,8 @@ LEVELS: Final = {
 }
 FIRST_PAUSE: Final = 1.0  # seconds before a new worker; twice as long each time
 LONGEST_PAUSE: Final = 60.0  # seconds; a worker that was ready for so long has lasted, and the next pause is the first
+MAX_NAMES: Final = 20  # dropped inputs that one line of the log names
+MAX_NAME: Final = 100  # characters of each
 OUTPUTS: Final = {Mode.PREDICT: "Output", Mode.TRAIN: "TrainingOutput"}  # names of their components
 
 
@@ -70,8 +72,8 @@ class Callee(NamedTuple):
     validator: Validator | None = None  # None: its inputs can't be checked
     output_is_array: bool = False
 
-    def check(self, input: bytes | memoryview) -> tuple[bytes | memoryview, bytes | memoryview]:
-        """The input for the worker, and the input as clients may see it.
+    def check(self, input: bytes | memoryview, id: str | None) -> tuple[bytes | memoryview, bytes | memoryview]:
+        """The input for the worker, and the input as clients may see it. ``id`` is for the log.
 
         Raises:
           InvalidInput, MalformedInput: as the validator.
@@ -80,7 +82,10 @@ class Callee(NamedTuple):
             return input, input
         sent, echo, dropped = self.validator.check(input)
         if dropped:
-            log.warning("inputs that the model does not have were dropped: %s", ", ".join(dropped))
+            names = ", ".join(name[:MAX_NAME] for name in dropped[:MAX_NAMES])
+            more = f" and {len(dropped) - MAX_NAMES} more" if len(dropped) > MAX_NAMES else ""
+            extra = {} if id is None else {"id": id}
+            log.warning("inputs that the model does not have were dropped: %s%s", names, more, extra=extra)
         return sent, echo
 
 

@@ -195,7 +195,7 @@ class PredictionService:
             raise NotOffered(id, mode)
         self.admit(id)
         callee = self._fleet.callee(mode)
-        sent, echo = callee.check(input or b"{}")
+        sent, echo = callee.check(input or b"{}", id)
         if id in self._running:
             raise AlreadyRunning(id)
         if not self._queue.has_room:

@@ -522,6 +522,17 @@ async def test_D8_D42_unknown_inputs_are_dropped_with_a_warning_and_secrets_mask
         assert "hidden" not in caplog.text
 
 
+async def test_D8_the_warning_names_the_prediction_and_is_short(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with validating() as service:
+        await service.predict({"n": 1, **{f"{number}{'x' * 1000}": 1 for number in range(1000)}}, id="mine")
+    (record,) = [record for record in caplog.records if "were dropped" in record.message]
+    assert vars(record)["id"] == "mine"
+    assert record.message.endswith(" and 980 more")
+    assert len(record.message) < 2500
+
+
 async def test_a_document_that_cant_be_compiled_means_no_validation(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
