@@ -1,4 +1,4 @@
-"""The one HTTP client: input downloads in the worker, webhooks and later uploads in the parent.
+"""The one HTTP client: input downloads in the worker, webhooks and uploads in the parent.
 
 httpx and its certificates cost more than a tenth of a second, so they are loaded at the first need, and in a
 thread: neither the parent's loop nor the worker's I/O thread waits for them. Each client belongs to the block

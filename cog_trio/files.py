@@ -9,9 +9,6 @@ A base is locked (flock on the folder itself) for as long as its service lives. 
 the process ends, however it ends, so a later start can tell a dead predecessor's base and sweep it. A base gets its
 name only once it is locked: there is no moment at which a living one looks dead. A process number in the name, the
 other way, lies as soon as two containers share a temporary folder.
-
-Files are read in threads, one at a time for each prediction, into a place reserved in the output: the order is
-the model's. A file that can't be read fails its prediction and is named.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ def _obey(service: cog_trio.PredictionService, number: int, explicit: bool) -> N
     if explicit and number == signal.SIGTERM:
         log.info("%s is ignored: waiting for POST /shutdown", name)
         return
-    log.info("%s: shutting down", name)
+    then = "waiting no longer" if service.draining else "shutting down; what runs may end, a second signal cancels it"
+    log.info("%s: %s", name, then)
     service.shutdown()
 
 
