@@ -33,6 +33,17 @@ if TYPE_CHECKING:
 CAPTURE_SIZE = 2**20  # bytes a capture pipe holds, where the system lets us
 REAP_LIMIT = 5.0  # seconds; a killed process that is not gone by then hangs in the kernel
 _SOFT_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # as we were started; the server may raise its own later
+# The working folder comes to the worker's path right before the model is imported, not sooner: a file there that has a
+# name of the standard library (queue.py, types.py) would run in place of it, on the control channel.
+_COMMAND = (
+    (sys.executable, "-P", "-m", "cog_trio.worker")
+    if sys.version_info >= (3, 11)
+    else (
+        sys.executable,
+        "-c",
+        "import sys; del sys.path[0]; import runpy; runpy.run_module('cog_trio.worker', None, '__main__', True)",
+    )
+)
 _ALIASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_alias")
 
 
@@ -121,7 +132,7 @@ def spawn(
         theirs.callback(os.close, guardian_read)
         shared = (child_slot0.fileno(), out_read, out_write, err_read, guardian_read)
         popen = subprocess.Popen(
-            [*(command or (sys.executable, "-m", "cog_trio.worker")), *map(str, shared), str(os.getpid())],
+            [*(command or _COMMAND), *map(str, shared), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=err_write,

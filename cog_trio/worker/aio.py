@@ -3,7 +3,7 @@
 A run is one task. A cancel is one ``task.cancel()``; the run has ended when its task has, whatever became of the
 CancelledError (W29). Code that blocks the loop is interrupted by the gate's signal: when the loop has not come to
 the cancel within ``BLOCKED_AFTER`` the handler raises CancelledError, if the task that runs right then is the one
-that is meant and its user frames are on the stack.
+that is meant and its user frames are on the stack, or one that its code started.
 
 ``SystemExit`` and ``KeyboardInterrupt`` of a run are its failure, caught before asyncio sees them; those of a stray
 task end ``run_forever``, which is entered again: all other tasks live on (W34).
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ from cog_trio.bridge.protocol import LogLevel, WorkerLog
 from cog_trio.worker.cancel import Gate
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
+from cog_trio.worker.record import current
 from cog_trio.worker.slots import Job, Office, Stage, end_forked_child
 from cog_trio.worker.values import is_file
 
@@ -40,13 +42,14 @@ class _Task:
         self.task: asyncio.Task[None] | None = None
         self.inside = False  # user frames of it may be on the stack
         self.delivered = False  # it has got its one CancelledError
+        self.struck: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # tasks of its own that blocked the loop
 
 
 class AsyncExecutor:
     """The main thread of a worker with an async model; ``loop`` is there from the start, for ``setup``."""
 
     def __init__(self, gate: Gate, office: Office) -> None:
-        self.loop: Final = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
         self._gate = gate
         self._office = office
@@ -89,11 +92,18 @@ class AsyncExecutor:
 
     def complete(self, awaitable: Awaitable[T]) -> T:
         """Run one awaitable on the loop, before ``serve``."""
+        self.renew()
 
         async def whole() -> T:
             return await awaitable
 
         return self.loop.run_until_complete(whole())
+
+    def renew(self) -> None:
+        """Where code that ran beside the loop has closed it: a new one."""
+        if self.loop.is_closed():
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
 
     def serve(self) -> None:
         self._serve()
@@ -102,18 +112,21 @@ class AsyncExecutor:
     def run(self, job: Job) -> None:
         """Run one job to its end, in place of ``serve``: the loop stands still before and after."""
         self._stopping = True
+        self.renew()
         self._begin(job)
         self._serve()
 
     def _serve(self) -> None:
-        self._gate.aim = self._aim
+        self._gate.aim, self._gate.in_task = self._aim, self._in_user_frames
         while not (self._stopping and not self._tasks):
             try:
                 self.loop.run_forever()
-            except (SystemExit, KeyboardInterrupt) as stray:
+            except BaseException as stray:  # asyncio lets two kinds through; a loop of the model's, any
+                if self.loop.is_closed():
+                    raise
                 text = f"a task that belongs to no prediction raised {one_line(stray)}; the worker goes on"
                 self._office.send(WorkerLog("cog_trio.worker.aio", LogLevel.WARNING, text))
-        self._gate.aim = None
+        self._gate.aim = self._gate.in_task = None
 
     def close(self) -> None:
         """What ``asyncio.run`` does at its end, bounded."""
@@ -156,15 +169,24 @@ class AsyncExecutor:
 
     def _aim(self) -> BaseException | None:
         """What the gate may raise now; on the main thread, maybe in a signal handler."""
-        current = asyncio.current_task(self.loop)
+        running = asyncio.current_task(self.loop)
         for task in self._aims:
-            if task.task is current and task.inside and not task.delivered:
-                task.delivered = True
-                self._aims.discard(task)
+            if task.task is running:
+                if task.inside and not task.delivered:
+                    task.delivered = True
+                    self._aims.discard(task)
+                    self._gate.settle()
+                    return asyncio.CancelledError()
+            elif running is not None and current.get() is task.job.record and running not in task.struck:
+                task.struck.add(running)  # a task that it started: its own cancel follows when the loop is free
                 self._gate.settle()
                 return asyncio.CancelledError()
         self._gate.settle()  # another task blocks the loop; the I/O thread pokes again
         return None
+
+    def _in_user_frames(self) -> bool:
+        running = asyncio.current_task(self.loop)
+        return running is not None and all(task.inside for task in self._tasks.values() if task.task is running)
 
     def _drop(self, task: _Task) -> None:
         """The task is over: if user code cancelled it before its first step, its run has not ended yet."""
@@ -189,10 +211,18 @@ class AsyncExecutor:
         except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
             fault = error
         if self._gate.forked:
-            end_forked_child()
+            end_forked_child(fault)
+        text = self._explain(task, outputs, fault)
+        fault = None  # and what its frames hold: it goes while its text is still this run's
         self._tasks.pop(job.run)
         self._aims.discard(task)
-        job.end(outputs.explain(fault), seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
+        job.end(text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
+
+    def _explain(self, task: _Task, outputs: Sender, fault: BaseException | None) -> str | None:
+        try:
+            return self._call(task, lambda: outputs.explain(fault))
+        except BaseException:  # noqa: BLE001  a cancel, or what a signal handler of the user's raised
+            return None if fault is None else type(fault).__name__
 
     async def _await(self, task: _Task, step: Callable[[], Awaitable[Any]]) -> Any:
         """Make one awaitable of user code and await it, open to the gate."""

@@ -3,8 +3,9 @@
 A cancel comes as a real signal, so that sleeps, locks and reads end at once. Its handler raises only while user
 frames run: inside ``user_code``, and outside every ``runtime``. Each function of ours that user code can call
 (write, flush, record) runs inside ``runtime``, so no frame, lock or buffer is ever left half done; what came
-meanwhile is raised when it is left. A run gets one delivery: its clean-up code is never interrupted again. A
-delivery that ``__del__`` or a weakref callback swallowed is seen by ``sys.unraisablehook`` and sent again.
+meanwhile is raised when it is left; so is what a signal handler of the user's raised (``signals.py``). A run gets one
+delivery: its clean-up code is never interrupted again. A delivery that ``__del__`` or a weakref callback swallowed is
+seen by ``sys.unraisablehook`` and sent again.
 
 Everything here relies on one fact: the interpreter runs signal handlers between bytecodes of the main thread, so a
 handler that raises in ``__enter__`` or ``__exit__`` did so before or after the store that changes the state, never
@@ -98,11 +99,15 @@ class Gate:
         "depth",
         "exception",
         "forked",
+        "in_task",
         "inside",
         "main",
         "on_lost",
+        "owed",
+        "owing",
         "pending",
         "requested",
+        "serving",
         "signal",
     )
 
@@ -118,6 +123,10 @@ class Gate:
         self.delivered = 0  # the run that has got its one delivery
         self.depth = 0  # calls of ours on the stack
         self.inside = False  # user frames are on the stack
+        self.serving = False  # the main thread is ours but for user frames of runs; before, imports and sets up
+        self.in_task: Callable[[], bool] | None = None  # async: whether the running task is in user frames
+        self.owed: BaseException | None = None  # raised by a signal handler of the user's, due in the current run
+        self.owing = False  # the current run can still get one
         self.pending = False  # a request came that may not have been delivered yet
         self.on_lost: Callable[[], None] = _nothing  # asks another thread for ``kick``; called in signal handlers too
         self.forked = False  # this is a child that user code forked: it must never go on as a worker
@@ -127,6 +136,24 @@ class Gate:
     def armed(self) -> bool:
         """A request for the current run would be raised right now."""
         return self.inside and not self.depth and self.delivered != self.current
+
+    @property
+    def _user_frames(self) -> bool:
+        return self.inside or not self.serving or self.forked or (self.in_task is not None and self.in_task())
+
+    @property
+    def exposed(self) -> bool:
+        """User frames are on top: what a signal handler of the user's raises now is theirs to get."""
+        return not self.depth and self._user_frames
+
+    def owe(self, error: BaseException) -> bool:
+        """Raise this as soon as user code goes on that it is meant for; whether there is any. On the main thread."""
+        if not self.owing and not (self.depth and self._user_frames and not self.current):
+            return False
+        self.owed = error
+        self.pending = True
+        self._wake_up()
+        return True
 
     @property
     def wake_fd(self) -> int | None:
@@ -156,7 +183,7 @@ class Gate:
             self.forked = True
             self.main = 0
             self.inside = self.pending = False
-            self.aim = None
+            self.aim = self.owed = None
             signal.signal(self.signal, signal.SIG_DFL)
             if self._wake is not None:
                 for fd in self._wake:
@@ -170,7 +197,13 @@ class Gate:
         """A sync run takes the main thread; no user frame is on the stack yet."""
         self.current = run
         self.inside = False
+        self.owing = True
         self._drain()  # a byte for the run before that was written after its delivery
+
+    def close(self) -> None:
+        """Its user code has come to its end; what is still owed is dropped."""
+        self.inside = self.owing = False
+        self.owed = None
 
     def end(self) -> None:
         """It has left; late requests for it find nothing."""
@@ -206,6 +239,11 @@ class Gate:
         """Raise what is due, if user frames may be interrupted here."""
         if self.depth:
             return
+        if self.owed is not None and self._user_frames:
+            owed, self.owed = self.owed, None
+            if self.aim is None and not self.requested == self.current != self.delivered:
+                self.settle()
+            raise owed
         if self.aim is not None:
             error = self.aim()
             if error is not None:
@@ -213,7 +251,13 @@ class Gate:
         elif self.inside and self.requested == self.current != self.delivered:
             self.delivered = self.current
             self.settle()
+            self._watch_losses()
             raise self.exception
+
+    def _watch_losses(self) -> None:
+        """A model may have put its own hook in place of ours."""
+        if not isinstance(sys.unraisablehook, _Unraisable):
+            sys.unraisablehook = _Unraisable(self, sys.unraisablehook)
 
     def settle(self) -> None:
         """Nothing is due any more."""
@@ -249,10 +293,13 @@ class Gate:
     def poke(self) -> None:
         """Have the main thread look at what is due, also while it waits for room."""
         self.pending = True
+        self._wake_up()
+        self.kick()
+
+    def _wake_up(self) -> None:
         if self._wake is not None:
             with contextlib.suppress(BlockingIOError):  # full: readable, which is all that is asked
                 os.write(self._wake[1], b"\0")
-        self.kick()
 
     def kick(self) -> None:
         """Send the signal to the main thread."""
@@ -271,6 +318,7 @@ class Gate:
         if signal.getsignal(self.signal) == self._on_signal and not self._blocked():
             self.kick()
             return
+        self._watch_losses()
         raise_there, main, exception = _set_async_exc, ctypes.c_ulong(self.main), ctypes.py_object(self.exception)
         # No call stands between the look and the deed: the interpreter may change threads after one.
         if self.inside and not self.depth and self.delivered != run:

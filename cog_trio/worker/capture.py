@@ -23,7 +23,9 @@ from typing import Any, Final
 
 from cog_trio.bridge.protocol import LogSource
 from cog_trio.worker import cstdio
+from cog_trio.worker.cancel import gate
 from cog_trio.worker.context import carry
+from cog_trio.worker.faults import one_line
 from cog_trio.worker.pipes import Pipes
 from cog_trio.worker.record import Journal, Record, ServiceLog, current
 from cog_trio.worker.streams import PlainRouter, RoutedStream, open_plain
@@ -77,16 +79,19 @@ class Capture:
         record.service = self.service
         if not self._active:
             self.barrier()
-            self._before = (sys.stdout, sys.stderr)
+            self._before = (getattr(sys, "stdout", None), getattr(sys, "stderr", None))
         self._active.append(record)
         self._choose()
+
+    def leave(self) -> None:
+        """A run is about to end: take what waits in streams of its own, which may run code of the user's."""
+        self._flush_streams()
 
     def end(self, record: Record) -> None:
         """A run has left user code: all of its text is sent, the record is closed, replaced streams are restored.
 
         Nothing of the run's text can follow; the terminal frame may.
         """
-        self._flush_streams()
         if len(self._active) == 1:
             sys.stdout, sys.stderr = self._before
         if self.slots == 1:
@@ -119,13 +124,16 @@ class Capture:
     def _flush_streams(self) -> None:
         """Text that waits in streams which are not ours: a user's wrapper around ours, ``sys.__stdout__``."""
         ours = (self.stdout, self.stderr)
-        for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-            if stream is None or stream in ours or getattr(stream, "closed", False):
+        for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+            stream: Any = getattr(sys, name, None)
+            if stream is None or any(stream is one for one in ours):
                 continue
             try:
-                stream.flush()
-            except Exception as error:  # noqa: BLE001  # a user's stream may raise anything; the run has ended
-                self.write(LogSource.STDERR, f"flushing {stream!r} failed: {type(error).__name__}: {error}\n")
+                if not getattr(stream, "closed", False):
+                    stream.flush()
+            except BaseException as error:  # noqa: BLE001  a user's stream may raise anything
+                with gate.runtime():
+                    self.write(LogSource.STDERR, f"flushing sys.{name} failed: {one_line(error)}\n")
 
     # --- in a forked child ---
 

@@ -1,7 +1,8 @@
 """What is told about an exception of user code: one line for the reply, a traceback for the run's log.
 
 Frames of ours are left out of tracebacks: a user looks for the place in the model. ``str()`` of an exception is
-user code and may fail; a text that can't be had leaves the type.
+user code and may raise anything, ``SystemExit`` too, or take for ever: call these inside ``gate.user_code``. They
+raise nothing; a text that can't be had, or that a cancel cut off, leaves the type.
 """
 
 from __future__ import annotations
@@ -42,16 +43,19 @@ def _line(error: BaseException) -> str:
     name = type(error).__name__
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001  the user's __str__ is broken: what is left is the type
+        message = " ".join(str.__str__(message)[:MAX_ERROR].splitlines()).strip()
+    except BaseException:  # noqa: BLE001  the user's __str__ is broken: what is left is the type
         message = ""
-    message = " ".join(message[:MAX_ERROR].splitlines()).strip()
     return f"{name}: {message}" if message else name
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
+    """In their order, however deep the groups are nested."""
+    left: list[BaseException] = [group]
+    while left:
+        error = left.pop()
         if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
+            left += reversed(error.exceptions)
         else:
             yield error
 
@@ -62,7 +66,7 @@ def trace(error: BaseException) -> str:
         whole = traceback.TracebackException.from_exception(error)
         _without_ours(whole, set())
         text = "".join(whole.format())
-    except Exception as fault:  # noqa: BLE001  a traceback that can't be printed must not hide the error
+    except BaseException as fault:  # noqa: BLE001  a traceback that can't be printed must not hide the error
         text = f"{_line(error)}\n(its traceback can't be shown: {_line(fault)})\n"
     return text.encode("utf-8", "backslashreplace").decode()
 

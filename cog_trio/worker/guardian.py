@@ -2,8 +2,9 @@
 
 A worker whose C code holds the GIL can't see that its parent was killed, and a parent-death signal ends the worker
 alone, not its children. So a small process is forked before anything heavy is imported. It stays in the worker's
-session and group, is nobody's child to wait for (forked twice), holds the read end of one pipe from the parent (and a
-pidfd of the worker, where there is one), ignores the polite signals, and at the end of either kills its own group.
+session and group, is nobody's child to wait for (forked twice), holds the read end of one pipe from the parent (and
+pidfds of both, where there are any: a forked child of the parent may hold the other end of the pipe too), ignores the
+polite signals, and at the end of either kills its own group.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def start(pipe: int) -> bool:
-    """Fork the guardian of this process; it takes over ``pipe``. Whether one runs.
+def start(pipe: int, parent: int) -> bool:
+    """Fork the guardian of this process; it takes over ``pipe``, whose other end ``parent`` has. Whether one runs.
 
     To be called while this process has one thread and has loaded next to nothing.
     """
-    worker, watch = os.getpid(), open_pidfd(os.getpid())
+    worker, watch, above = os.getpid(), open_pidfd(os.getpid()), open_pidfd(parent)
+    if above is not None and os.getppid() != parent:  # it has died, and the number may be somebody else's
+        os.close(above)
+        above = None
     try:
         middle = os.fork()
     except OSError:  # no more processes allowed
@@ -43,27 +47,28 @@ def start(pipe: int) -> bool:
         status = 1
         try:
             if os.fork() == 0:
-                _guard(worker, pipe, watch)
+                _guard(worker, pipe, watch, above)
             status = 0
         finally:
             os._exit(status)
     _, status = os.waitpid(middle, 0)
     os.close(pipe)
-    if watch is not None:
-        os.close(watch)
+    for fd in (watch, above):
+        if fd is not None:
+            os.close(fd)
     return status == 0
 
 
-def _guard(worker: int, pipe: int, watch: int | None) -> NoReturn:
+def _guard(worker: int, pipe: int, watch: int | None, above: int | None) -> NoReturn:
     try:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        kept = {pipe, watch}
+        kept = {pipe, watch, above}
         for name in os.listdir("/dev/fd"):
             if int(name) not in kept:
                 _close(int(name))
         os.chdir("/")  # not the model's folder, which may be a mount to be removed
-        _wait(worker, pipe, watch)
+        _wait(worker, pipe, watch, above)
     finally:
         os.killpg(0, signal.SIGKILL)
         os._exit(1)
@@ -74,12 +79,13 @@ def _close(fd: int) -> None:
         os.close(fd)
 
 
-def _wait(worker: int, pipe: int, watch: int | None) -> None:
-    """Until the parent's end of the pipe is closed, or the worker has ended."""
+def _wait(worker: int, pipe: int, watch: int | None, above: int | None) -> None:
+    """Until the parent has ended or closed its end of the pipe, or the worker has ended."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
-    if watch is not None:
-        poll.register(watch, select.POLLIN)
+    for fd in (watch, above):
+        if fd is not None:
+            poll.register(fd, select.POLLIN)
     group = os.getpgid(0)
     while not poll.poll(None if watch is not None else POLL):
         try:

@@ -60,7 +60,7 @@ class HealthCheck:
     ) -> None:
         self._check = check
         self._context = context
-        self._loop = loop if inspect.iscoroutinefunction(check) else None
+        self.loop = loop if inspect.iscoroutinefunction(check) else None
         self._jobs: queue.SimpleQueue[Run] | None = None
         self._run: Run | None = None
 
@@ -85,13 +85,13 @@ class HealthCheck:
 
     def _start(self, run: Run) -> Callable[[], object] | None:
         """Begin a check; gives what cancels it, where that can be done."""
-        if self._loop is None:
+        if self.loop is None:
             if self._jobs is None:
                 self._jobs = queue.SimpleQueue()
                 threading.Thread(target=self._work, args=(self._jobs,), name="cog-trio health", daemon=True).start()
             self._jobs.put(run)
             return None
-        loop, tasks = self._loop, []
+        loop, tasks = self.loop, []
 
         def begin() -> None:
             task = self._context.copy().run(loop.create_task, self._on_loop())
@@ -125,7 +125,7 @@ class HealthCheck:
         assert self._check is not None
         try:
             return verdict(await self._check())
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001  they must not end the loop
+        except BaseException as error:  # noqa: BLE001  none may end the loop, or leave the check without an answer
             return PREFIX + one_line(error)
 
 

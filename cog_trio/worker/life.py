@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import math
 import os
 import platform
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any, Final
 
-from cog_trio.bridge.protocol import PROTOCOL_VERSION, Described, Failed, Init, LogSource, Ready
+from cog_trio.bridge.protocol import PROTOCOL_VERSION, Described, Failed, Init, LogLevel, LogSource, Ready, WorkerLog
 from cog_trio.sdk._version import __version__
 from cog_trio.sdk.exceptions import CancelationException
 from cog_trio.worker.cancel import gate
@@ -26,6 +28,8 @@ from cog_trio.worker.capture import Capture, install
 from cog_trio.worker.faults import one_line, trace
 from cog_trio.worker.loop import IO
 from cog_trio.worker.runner import load_models
+from cog_trio.worker.signals import guard
+from cog_trio.worker.slots import end_forked_child
 from cog_trio.worker.tools import Tools
 
 SWITCH_INTERVAL: Final = 0.0005  # seconds that busy user code may keep the I/O thread from the GIL
@@ -43,6 +47,7 @@ def live(control_in: int, control_out: int, slot0: int, out_r: int, err_r: int) 
     capture.private.update((control_in, slot0))
     io.start(capture.pump)
     gate.on_lost = lambda: io.post(gate.kick)
+    guard(gate, Strays(io).tell)
     init = io.inbox.get()
     if init is not None:
         _live_with(init, io, capture)
@@ -59,17 +64,26 @@ def _live_with(init: Init, io: IO, capture: Capture) -> None:
             result = setup()
             if inspect.isawaitable(result):
                 tools.complete(result)
+            if gate.forked:
+                end_forked_child(None)
+        tools.settle()
         if not slots.get() or io.stopping:
             return
         capture.private.update(slot.fd for slot in io.slots)
         capture.barrier()
     except BaseException as error:  # noqa: BLE001  SystemExit too: setup has failed, and the parent is told
+        if gate.forked:
+            end_forked_child(error)
         capture.service.write(LogSource.STDERR, trace(error))
         capture.barrier()
         io.send(Failed(one_line(error)))
         return
     io.send(Ready(tuple(slot.index for slot in io.slots), tools.schema))
-    tools.executor.serve()
+    gate.serving = True
+    try:
+        tools.executor.serve()
+    finally:
+        gate.serving = False
 
 
 def _load(init: Init, io: IO, capture: Capture) -> Tools:
@@ -83,6 +97,8 @@ def _load(init: Init, io: IO, capture: Capture) -> Tools:
             f"the parent speaks protocol version {init.protocol_version}, this worker {PROTOCOL_VERSION}"
         )
     models = load_models(init.predict_ref, init.train_ref, max_concurrency=init.max_concurrency)
+    if gate.forked:
+        end_forked_child(None)
     model = models.main
     capture.slots = model.concurrency
     tools = Tools(models, capture, io)
@@ -100,6 +116,21 @@ def _load(init: Init, io: IO, capture: Capture) -> Tools:
         )
     )
     return tools
+
+
+class Strays:
+    """Tells of what signal handlers of the model raise while none of its code runs, not more than once a second."""
+
+    def __init__(self, io: IO) -> None:
+        self._io = io
+        self._told = -math.inf
+
+    def tell(self, error: BaseException) -> None:
+        now = time.monotonic()
+        if now - self._told >= 1:
+            self._told = now
+            text = f"a signal handler of the model raised {one_line(error)} while none of its code ran"
+            self._io.send(WorkerLog(__name__, LogLevel.WARNING, text))
 
 
 def _keep_alive() -> None:

@@ -85,6 +85,8 @@ class Tools(Protocol):
 
     def opened(self, job: Job) -> None: ...
 
+    def leaving(self, job: Job) -> None: ...
+
     def closing(self, job: Job) -> None: ...
 
     async def check_health(self, id: str) -> HealthcheckResult: ...
@@ -153,6 +155,10 @@ class IO:
     def opened(self, job: Job) -> None:
         assert self._tools is not None
         self._tools.opened(job)
+
+    def leaving(self, job: Job) -> None:
+        assert self._tools is not None
+        self._tools.leaving(job)
 
     def closing(self, job: Job) -> None:
         assert self._tools is not None

@@ -13,6 +13,7 @@ import msgspec
 
 from cog_trio.bridge.codec import encode_frame
 from cog_trio.bridge.protocol import MAX_INLINE, FileKind, FileOutput, FileOutputKind, LogSource, OutputChunk
+from cog_trio.worker.cancel import gate
 from cog_trio.worker.faults import one_line, trace
 from cog_trio.worker.inputs import InputError
 from cog_trio.worker.slots import Job
@@ -71,17 +72,23 @@ class Sender:
     def explain(self, fault: BaseException | None) -> str | None:
         """Put into the run's log what belongs there at its end; gives the text of the reply.
 
-        A cancel explains a fault: no traceback then.
+        A cancel explains a fault: no traceback then. To be called inside ``gate.user_code``, and guarded against what
+        that raises: exceptions and streams of the user's are asked for their text.
         """
+        self._job.slot.office.leaving(self._job)
         if self._values.not_finite:
-            self._job.record.post(LogSource.STDERR, NOT_FINITE + "\n")
+            self._post(NOT_FINITE + "\n")
         if fault is None:
             return None
         if isinstance(fault, InputError):
             return str(fault)
         self.note(fault)
-        return one_line(fault)
+        return type(fault).__name__ if self._job.cancelled else one_line(fault)
 
     def note(self, fault: BaseException) -> None:
         if not self._job.cancelled:
-            self._job.record.post(LogSource.STDERR, trace(fault))
+            self._post(trace(fault))
+
+    def _post(self, text: str) -> None:
+        with gate.runtime():
+            self._job.record.post(LogSource.STDERR, text)

@@ -37,6 +37,7 @@ from cog_trio.bridge.protocol import (
     SlotId,
 )
 from cog_trio.worker.cancel import gate
+from cog_trio.worker.faults import trace
 from cog_trio.worker.inputs import Files, coerce
 from cog_trio.worker.record import Record
 from cog_trio.worker.runner import Model
@@ -61,15 +62,30 @@ class Office(Protocol):
     def opened(self, job: Job) -> None:
         """User code of the job begins: its text is routed to its record from here on."""
 
+    def leaving(self, job: Job) -> None:
+        """User code of the job has returned: take what waits in streams of its own. This may run code of the user's."""
+
     def closing(self, job: Job) -> None:
         """It has ended: send all text of it that was written, in whatever way."""
 
 
-def end_forked_child() -> NoReturn:
-    """User code forked this process and let it return from its run: it is no worker, whatever it holds."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+def end_forked_child(fault: BaseException | None) -> NoReturn:
+    """User code forked this process and let it return to us: it is no worker, whatever it holds.
+
+    It ends as a program would: by the code of ``sys.exit``, or with a traceback and 1; with 1 as well if it returned.
+    """
+    code: object = 1
+    try:
+        if isinstance(fault, SystemExit):
+            code = 0 if fault.code is None else fault.code
+        elif fault is not None:
+            print(trace(fault), end="", file=sys.stderr)
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(code & 0xFF if isinstance(code, int) else 1)
 
 
 class Stage(Enum):

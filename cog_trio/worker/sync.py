@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 import queue
+import signal
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any, Final
@@ -59,11 +60,14 @@ class SyncExecutor:
         if job.cancelled:
             job.cut()
             return
+        alarm, _ = signal.getitimer(signal.ITIMER_REAL)
         self._gate.begin(job.run)
         try:
             contextvars.copy_context().run(self._run, job)
         finally:
             self._gate.end()
+        if not alarm and signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # a time-out of this run: it must not hit the next one
 
     def _run(self, job: Job) -> None:
         job.open()
@@ -73,10 +77,24 @@ class SyncExecutor:
         try:
             self._call(job, outputs)
         except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
+            self._gate.close()
             fault = error
+        self._gate.close()
         if self._gate.forked:
-            end_forked_child()
-        job.end(outputs.explain(fault), seconds=perf_counter() - begin, is_stream=outputs.is_stream)
+            end_forked_child(fault)
+        text = self._explain(job, outputs, fault)
+        fault = None  # and what its frames hold: it goes while its text is still this run's
+        job.end(text, seconds=perf_counter() - begin, is_stream=outputs.is_stream)
+
+    def _explain(self, job: Job, outputs: Sender, fault: BaseException | None) -> str | None:
+        try:
+            with self._gate.user_code(job.run):
+                return outputs.explain(fault)
+        except BaseException:  # noqa: BLE001  a cancel, or what a signal handler of the user's raised
+            self._gate.close()
+            return None if fault is None else type(fault).__name__
+        finally:
+            self._gate.close()
 
     def _call(self, job: Job, outputs: Sender) -> None:
         model = job.model

@@ -59,6 +59,13 @@ class Tools:
 
             asyncio.run(_whole(awaitable))
 
+    def settle(self) -> None:
+        """Setup is done. A sync one may have closed the loop that it found."""
+        if self._loop is not None:
+            self._loop.renew()
+            if self._health.loop is not None:
+                self._health.loop = self._loop.loop
+
     async def check_health(self, id: str) -> HealthcheckResult:
         """In the I/O thread."""
         return await self._health(id)
@@ -76,6 +83,9 @@ class Tools:
         current.set(job.record)
         scope = self._scopes[job.run] = Scope(context=job.context, record=record)
         enter(scope)
+
+    def leaving(self, job: Job) -> None:
+        self._capture.leave()
 
     def closing(self, job: Job) -> None:
         scope = self._scopes.pop(job.run, None)

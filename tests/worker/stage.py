@@ -181,5 +181,6 @@ class Stage:
         return current.set(record)
 
     def end(self, record: Any) -> None:
+        self.capture.leave()
         self.capture.end(record)
         self.slot.write(encode_frame(Done(record.slot, record.id, record.run, 0.0)))

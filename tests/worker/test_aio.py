@@ -236,6 +236,8 @@ async def test_D19_cancel_before_predict(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         run = parent.next_run()
         await parent.cancel(Predict(SlotId(0), PredictionId(f"id{run}"), run, ""))
+        await parent.tell(Healthcheck("after"))
+        await parent.hear(HealthcheckResult)  # the channels are read in no order: now the cancel has been
         await parent.predict({"code": WAIT}, run=run)
         assert (await parent.hear(Cancelled)).run == run
         assert (await parent.hear(Idle)).run == run

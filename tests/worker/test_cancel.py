@@ -10,6 +10,8 @@ import trio
 
 from cog_trio.bridge.protocol import (
     Cancelled,
+    Healthcheck,
+    HealthcheckResult,
     Idle,
     LogLine,
     OutputChunk,
@@ -213,6 +215,8 @@ async def test_D19_cancel_before_predict_cuts_it(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         run = parent.next_run()
         await parent.cancel(Predict(SlotId(0), PredictionId(f"id{run}"), run, ""))
+        await parent.tell(Healthcheck("after"))
+        await parent.hear(HealthcheckResult)  # the channels are read in no order: now the cancel has been
         predict = await parent.predict({"code": "def run(): print('began')"}, run=run)
         cancelled = await parent.hear(Cancelled)
         idle = await parent.hear(Idle)

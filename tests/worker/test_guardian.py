@@ -60,11 +60,13 @@ async def test_W9_children_are_gone_when_the_worker_was_killed(tmp_path: Path) -
         await gone(int(log.data.split()[1]))
 
 
-async def test_guardian_holds_one_pipe_ignores_polite_signals_and_ends_with_the_worker(tmp_path: Path) -> None:
+async def test_guardian_holds_one_pipe_and_two_pidfds_ignores_polite_signals_and_ends_with_the_worker(
+    tmp_path: Path,
+) -> None:
     async with open_worker(tmp_path, "def Runner() -> int:\n    return 1") as parent:
         (guardian,) = members(parent.process.pid) - {parent.process.pid}
         held = [os.readlink(f"/proc/{guardian}/fd/{fd}") for fd in os.listdir(f"/proc/{guardian}/fd")]
-        assert sorted(name.partition(":")[0] for name in held) == ["anon_inode", "pipe"], held
+        assert sorted(name.partition(":")[0] for name in held) == ["anon_inode", "anon_inode", "pipe"], held
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(guardian, signum)
         assert (await parent.run()).outputs == [1]
@@ -73,12 +75,40 @@ async def test_guardian_holds_one_pipe_ignores_polite_signals_and_ends_with_the_
         await gone(guardian)
 
 
+FORKING_PARENT = """
+import os, subprocess, sys, time
+from cog_trio.spawn import spawn
+with spawn(sys.argv[1]) as process:
+    if os.fork() == 0:  # holds every end that its parent has
+        time.sleep(60)
+    print(process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def start_forking_parent(folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", FORKING_PARENT, str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+
+
+async def test_D29_parent_killed_while_a_forked_child_of_it_holds_all_its_descriptors(tmp_path: Path) -> None:
+    with start_forking_parent(tmp_path) as parent:
+        try:
+            assert parent.stdout is not None
+            worker = int(parent.stdout.readline())
+            await until(lambda: members(worker) - {worker})  # its guardian is there
+            os.kill(parent.pid, signal.SIGKILL)
+            await gone(worker)
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
 STAND_IN = """
 import os, sys, time
 from cog_trio.worker import guardian
 assert guardian.open_pidfd(os.getpid()) is not None
 del os.pidfd_open
-assert guardian.start(int(sys.argv[1]))
+assert guardian.start(int(sys.argv[1]), os.getppid())
 print(os.getpid(), flush=True)
 time.sleep(60)
 """

@@ -1,0 +1,323 @@
+"""User code that does its worst to a real worker: each run ends truthfully, and the next one finds nothing of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from cog_trio.bridge.protocol import Healthcheck, HealthcheckResult
+from tests.worker import test_aio
+from tests.worker.rig import Parent, open_worker
+from tests.worker.test_cancel import PROMPT, cancel_when
+from tests.worker.test_sync import CODE
+
+BOTH = pytest.mark.parametrize("model", [CODE, test_aio.CODE], ids=["sync", "async"])
+NEXT = {"code": "def run():\n    print('next')\n    return 7"}
+
+
+async def goes_on(parent: Parent) -> None:
+    """The worker runs the next prediction as if nothing had been, and leaves as it should."""
+    outcome = await parent.run(NEXT)
+    assert (outcome.outputs, outcome.logs()) == ([7], "next\n")
+    assert await parent.leave() == 0
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "raised",
+    ["ValueError('x')", "SystemExit(3)", "KeyboardInterrupt", "GeneratorExit", "type('B', (BaseException,), {})"],
+)
+async def test_W38_an_exception_whose_text_raises(tmp_path: Path, model: str, raised: str) -> None:
+    code = f"class E(Exception):\n    def __str__(self): raise {raised}\ndef run(): raise E"
+    async with open_worker(tmp_path, model) as parent:
+        assert (await parent.run({"code": code})).error == "E"
+        await goes_on(parent)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (
+            "def run():\n e = ValueError(1)\n for _ in range(3000): e = ExceptionGroup('g', [e])\n raise e",
+            "ValueError: 1",
+        ),
+        ("def run():\n class B(BaseException): pass\n raise B('b')", "B: b"),
+        ("def run(): raise ValueError('\\ud800')", "ValueError: \\ud800"),
+        ("def run(): return run()", "RecursionError"),
+        ("def run(n=0):\n print(n)\n run(n + 1)", "RecursionError"),
+    ],
+)
+async def test_W38_failures_of_odd_kinds(tmp_path: Path, model: str, code: str, error: str) -> None:
+    async with open_worker(tmp_path, model) as parent:
+        assert error in (await parent.run({"code": code})).error
+        await goes_on(parent)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "stream", ["del sys.stdout", "sys.stdout = None", "sys.stdout = Odd()", "sys.__stdout__ = Odd()"]
+)
+async def test_W46_streams_that_are_gone_or_bite(tmp_path: Path, model: str, stream: str) -> None:
+    code = f"""
+import sys
+class Odd:
+    def __getattr__(self, name): raise KeyboardInterrupt
+    def __eq__(self, other): raise SystemExit
+    def write(self, text): raise SystemExit
+    def flush(self): raise SystemExit
+def run():
+    {stream}
+    return 1
+"""
+    async with open_worker(tmp_path, model) as parent:
+        assert (await parent.run({"code": code})).outputs == [1]
+        assert (await parent.run(NEXT)).outputs == [7]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class E(Exception):\n def __str__(self):\n  print('go')\n  time.sleep(30)\ndef run(): raise E",
+        "class S:\n def write(self, text): pass\n def flush(self):\n  print('go', file=out)\n  time.sleep(30)\n"
+        "def run():\n global out\n out, sys.stdout = sys.stdout, S()\n return 1",
+    ],
+)
+async def test_W26_W30_code_of_the_models_that_runs_at_the_end_can_be_cancelled(
+    tmp_path: Path, model: str, code: str
+) -> None:
+    async with open_worker(tmp_path, model) as parent:
+        outcome, seconds = await cancel_when(parent, "import sys, time\n" + code)
+        assert outcome.cancelled
+        assert seconds < PROMPT
+        await goes_on(parent)
+
+
+async def test_W28_a_hook_of_the_models_in_place_of_ours(tmp_path: Path) -> None:
+    code = """
+import sys, time
+sys.unraisablehook = lambda lost: None
+class D:
+    def __del__(self):
+        print("go")
+        time.sleep(30)
+def run():
+    D()
+    time.sleep(30)
+"""
+    async with open_worker(tmp_path, CODE) as parent:
+        outcome, seconds = await cancel_when(parent, code)
+        assert outcome.cancelled
+        assert seconds < PROMPT
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "await asyncio.gather(block())",
+        "await asyncio.wait_for(block(), 60)",
+        "await asyncio.create_task(outer())",
+    ],
+)
+async def test_W30_a_blocking_call_in_a_task_that_the_run_started(tmp_path: Path, start: str) -> None:
+    code = f"""
+import asyncio, time
+async def block():
+    print("go")
+    time.sleep(30)
+async def outer():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(block())
+        group.create_task(asyncio.sleep(30))
+async def run():
+    try:
+        {start}
+    finally:
+        print("cleaned")
+"""
+    async with open_worker(tmp_path, test_aio.CODE) as parent:
+        outcome, seconds = await cancel_when(parent, code)
+        assert outcome.cancelled
+        assert outcome.logs() == "go\ncleaned\n"
+        assert seconds < PROMPT
+        await goes_on(parent)
+
+
+ALARM = """
+import signal, time
+def late(*_): raise TimeoutError("late")
+def run():
+    signal.signal(signal.SIGALRM, late)
+    assert signal.getsignal(signal.SIGALRM) is late
+    signal.setitimer(signal.ITIMER_REAL, {first}, 0.001)
+    return {result}
+"""
+
+
+@pytest.mark.parametrize("result", ["1", "iter([1])"])
+async def test_an_alarm_that_a_run_left_behind_never_rings_in_another(tmp_path: Path, result: str) -> None:
+    async with open_worker(tmp_path, CODE) as parent:
+        for first in (0.000001, 0.0002, 0.001, 0.01) * 5:
+            outcome = await parent.run({"code": ALARM.format(first=first, result=result)})
+            assert outcome.done or outcome.error == "TimeoutError: late"
+            assert (await parent.run({"code": "import time\ndef run(): time.sleep(0.02)"})).done
+        await goes_on(parent)
+
+
+async def test_an_alarm_that_rings_in_the_event_loop_ends_nothing(tmp_path: Path) -> None:
+    async with open_worker(tmp_path, test_aio.CODE) as parent:
+        assert (await parent.run({"code": ALARM.format(first=0.05, result=1)})).done
+        await trio.sleep(0.2)  # it rings meanwhile
+        code = "import signal\ndef run(): signal.setitimer(signal.ITIMER_REAL, 0)"
+        while not (await parent.run({"code": code})).done:
+            pass  # it rang in this run's own code
+        await goes_on(parent)
+
+
+async def test_a_time_out_by_alarm_ends_a_generator_that_waits_for_its_reader(tmp_path: Path) -> None:
+    code = """
+import signal
+def late(*_): raise TimeoutError("late")
+def run():
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    while True:
+        yield "x" * 100000
+"""
+    async with open_worker(tmp_path, CODE) as parent:
+        predict = await parent.predict({"code": code})
+        await trio.sleep(0.6)  # nobody reads: the run waits for room when the alarm rings
+        assert (await parent.finish(predict)).error == "TimeoutError: late"
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("sys.exit()", 0),
+        ("sys.exit(5)", 5),
+        ("sys.exit('text')", 1),
+        ("1 / 0", 1),
+        ("return", 1),
+        ("del sys.stdout", 1),
+    ],
+)
+@BOTH
+async def test_a_forked_child_ends_as_a_program_would(tmp_path: Path, model: str, end: str, status: int) -> None:
+    code = f"""
+import os, sys
+def run():
+    child = os.fork()
+    if not child:
+        {end}
+        return None
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+    async with open_worker(tmp_path, model) as parent:
+        outcome = await parent.run({"code": code})
+        assert outcome.outputs == [status]
+        assert ("ZeroDivisionError" in outcome.logs()) is (end == "1 / 0")
+        await goes_on(parent)
+
+
+@pytest.mark.parametrize("place", ["import", "def", "async def"])
+async def test_a_child_forked_in_setup_does_not_go_on_as_a_worker(tmp_path: Path, place: str) -> None:
+    fork = "child = os.fork()\n{0}if child: print('status', os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    setup = "pass" if place == "import" else fork.format(" " * 8)
+    source = f"""
+import os
+from typing import Any
+{fork.format("") if place == "import" else ""}
+class Runner:
+    {"def" if place == "import" else place} setup(self) -> None:
+        {setup}
+    def run(self) -> int:
+        return 1
+"""
+    async with open_worker(tmp_path, source) as parent:
+        assert parent.service_log() == "status 1\n"
+        assert (await parent.run()).outputs == [1]
+
+
+async def test_a_sync_setup_may_close_the_event_loop_that_it_finds(tmp_path: Path) -> None:
+    source = """
+import asyncio
+class Runner:
+    def setup(self) -> None:
+        loop = asyncio.get_event_loop()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+    async def run(self) -> int:
+        await asyncio.sleep(0)
+        return 1
+    async def healthcheck(self) -> bool:
+        await asyncio.sleep(0)
+        return True
+"""
+    async with open_worker(tmp_path, source) as parent:
+        assert (await parent.run()).outputs == [1]
+        await parent.tell(Healthcheck("h"))
+        assert (await parent.hear(HealthcheckResult)).error is None
+        assert await parent.leave() == 0
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("raised", ["GeneratorExit", "Odd", "asyncio.CancelledError", "SystemExit"])
+async def test_W34_a_health_check_that_raises_anything_is_answered_and_asked_again(
+    tmp_path: Path, kind: str, raised: str
+) -> None:
+    source = f"""
+import asyncio
+class Odd(BaseException):
+    def __str__(self): raise KeyboardInterrupt
+class Runner:
+    async def run(self) -> int:
+        return 1
+    {kind} healthcheck(self) -> bool:
+        raise {raised}
+"""
+    async with open_worker(tmp_path, source) as parent:
+        for id in ("1", "2"):
+            await parent.tell(Healthcheck(id))
+            told = (await parent.hear(HealthcheckResult)).error
+            assert told == f"Healthcheck failed: {raised.rpartition('.')[2]}"
+        assert (await parent.run()).outputs == [1]
+
+
+@BOTH
+async def test_what_a_failed_run_held_goes_with_it(tmp_path: Path, model: str) -> None:
+    code = """
+class Held:
+    def __del__(self): print("gone")
+def run():
+    held = Held()
+    raise ValueError
+"""
+    async with open_worker(tmp_path, model) as parent:
+        outcome = await parent.run({"code": code})
+        assert outcome.logs().endswith("gone\n")
+        await goes_on(parent)
+
+
+@pytest.mark.parametrize("name", ["queue", "types", "signal", "select", "token", "trio", "json", "logging"])
+async def test_files_beside_the_model_never_stand_in_for_what_the_worker_imports(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("print('not the one')\nraise ImportError")
+    async with open_worker(tmp_path, "import sys\ndef Runner() -> list[str]:\n    return sys.path[:1]") as parent:
+        assert (await parent.run()).outputs == [str(tmp_path)]
+        assert parent.service_log() == ""
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("PYTHONWARNINGS=error", "PYTHONVERBOSE=2", "PYTHONUNBUFFERED=1", "PYTHONOPTIMIZE=2", "PYTHONSAFEPATH=1"),
+        *("PYTHONDEVMODE=1", "PYTHONPROFILEIMPORTTIME=1", "PYTHONINSPECT=1", "PYTHONIOENCODING=ascii"),
+    ],
+)
+async def test_interpreters_of_all_settings(tmp_path: Path, variable: str) -> None:
+    name, _, value = variable.partition("=")
+    async with open_worker(tmp_path, test_aio.CODE, env={name: value}) as parent:
+        assert (await parent.run({"code": "def run(): return 'ü'"})).outputs == ["ü"]
+        assert await parent.leave() == 0
