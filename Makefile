@@ -13,7 +13,7 @@ VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 TESTFLAGS ?= -n auto --maxprocesses 4
 
-.PHONY: serve test check format system test-all chaos soak clean
+.PHONY: serve test check format system test-all chaos soak clean help
 
 serve: $(STAMP)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
@@ -62,6 +62,9 @@ soak: $(STAMP)  ## COUNT predictions on a sync and on an async model, with flat 
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+help:  ## list all of this
+	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1: /p' Makefile
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python of 3.10 or newer found; name one with PYTHON=..." >&2; exit 1; }
