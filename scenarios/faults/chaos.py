@@ -193,6 +193,8 @@ class Life:
         with trio.move_on_after(PATIENCE):
             while True:
                 reply = await self._client.get(f"/predictions/{run.id}", headers={"prefer": "wait=1"})
+                if reply.status_code == 404 and (run.end is not None or len(run.plan.output) * run.plan.size > 2**20):
+                    return  # it has made room for others
                 if reply.status_code == 404 and not run.accepted:
                     run.unsure = True
                     return
