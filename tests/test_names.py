@@ -33,7 +33,9 @@ run_event_loop setup() run() predict() atexit record_metric current_scope().cont
 PORT COG_LOG_LEVEL COG_MAX_CONCURRENCY COG_SETUP_TIMEOUT COG_THROTTLE_RESPONSE_INTERVAL LOG_FORMAT RUST_LOG
 COG_PREDICT_TYPE_STUB COG_TRAIN_TYPE_STUB
 crates/coglet/ crates/coglet-python/ _run_worker() Drop SCREAMING_SNAKE_CASE available_slots Location
-respawn isolation Rust slots 409 respond-async head-of-line
+respawn isolation Rust slots 409 respond-async head-of-line EnvFilter argparse RAII teardown() cleanup() __del__
+service.rs orchestrator.rs protocol.rs permit/mod.rs prediction.rs health.rs input_validation.rs webhook.rs
+standard_generator.go run(**kwargs) timing.preprocess
 healthcheck*.txtar cancel_*_prediction.txtar coglet_large_input.txtar coglet_large_output.txtar
 setup_timeout_serial.txtar sequential_state_leak.txtar input_validation_before_start.txtar sse_*
 """
