@@ -62,7 +62,7 @@ class Ending:
                 await self._wait_idle()
             self._to_finish.cancel()  # over, too, for the next who hurries
             if self._running:
-                log.warning("shutdown: cancelling %d predictions that did not finish in time", len(self._running))
+                log.warning("shutdown: cancelling what did not finish in time, predictions: %d", len(self._running))
             for prediction in self._running.values():
                 prediction.cancel()
             self._to_stop.deadline = trio.current_time() + STOP_GRACE
@@ -73,6 +73,12 @@ class Ending:
             await self._fleet.ended.wait()
             await self._wait_idle()
             self._to_deliver.deadline = trio.current_time() + self._webhook_grace
+            if self._webhooks.pending:
+                log.info(
+                    "shutdown: up to %g s for the last webhooks of %d predictions",
+                    self._webhook_grace,
+                    self._webhooks.pending,
+                )
             with self._to_deliver:
                 await self._webhooks.wait_idle()
             self._webhooks.close()

@@ -147,6 +147,11 @@ class Webhooks:
         """So much is on its way that nothing may wait for a retry."""
         return self._waiting > WAITING_LIMIT or self._waiting_bytes > WAITING_BYTES
 
+    @property
+    def pending(self) -> int:
+        """Of how many predictions something is still to be delivered."""
+        return len(self._senders)
+
     async def wait_idle(self) -> None:
         """Wait until every webhook is delivered or given up."""
         while self._senders:

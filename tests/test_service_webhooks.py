@@ -104,6 +104,16 @@ async def test_refused_creates_have_no_webhook(receiver: Receiver, autojump_cloc
     assert receiver.came == []
 
 
+async def test_drain_says_for_how_many_it_waits(
+    receiver: Receiver, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.status = 503
+    caplog.set_level("INFO", "cog_trio.ending")
+    async with serving(receiver, webhook_grace=1.0) as service:
+        await service.create(webhook=URL).wait_finished()
+    assert "shutdown: up to 1 s for the last webhooks of 1 predictions" in caplog.messages
+
+
 async def test_W13_drain_delivers_within_the_grace(receiver: Receiver, autojump_clock: Clock) -> None:
     """The receiver fails for a while after the prediction is done; the drain waits for its recovery."""
     receiver.status = 503

@@ -223,7 +223,7 @@ def _concurrency(target: loader.Target, configured: int | None) -> int:
     if wanted > 1 and not target.is_async:
         raise ValueError(
             f"COG_MAX_CONCURRENCY > 1 needs an async run() or predict(), but {target.name}() is a plain def; "
-            "write async def, or run several workers"
+            "write async def, or run several workers (--workers)"
         )
     return max(wanted, 1)
 
