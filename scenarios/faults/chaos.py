@@ -193,11 +193,12 @@ class Life:
         with trio.move_on_after(PATIENCE):
             while True:
                 reply = await self._client.get(f"/predictions/{run.id}", headers={"prefer": "wait=1"})
-                if reply.status_code == 404 and (run.end is not None or len(run.plan.output) * run.plan.size > 2**20):
-                    return  # it has made room for others
-                if reply.status_code == 404 and not run.accepted:
-                    run.unsure = True
-                    return
+                if reply.status_code == 404:
+                    if not run.accepted:
+                        run.unsure = True
+                        return
+                    if run.end is not None or len(run.plan.output) * run.plan.size > 2**20:
+                        return  # it has made room for others
                 if reply.status_code != 200:
                     raise Violation(f"{run}: {reply.status_code} {reply.text}")
                 run.accepted = True

@@ -27,5 +27,5 @@ async def test_chaos(model: str) -> None:
     end = rng.choice(LIVES)
     print(f"seed {SEED}: {model}, {end}")
     with trio.fail_after(100):
-        life: Life = await live(rng, 2.0, 2, model, end)
+        life: Life = await live(rng, 1.5, 2, model, end)
     assert life.ledger.statuses["succeeded"] > 10, life.ledger

@@ -21,7 +21,7 @@ from scenarios.faults.usage import MIB, settled, usage
 from scenarios.rig import Server
 
 COUNT: Final = int(os.environ.get("COG_TRIO_SOAK") or 3_000)
-WARM: Final = max(1_500, COUNT // 10)  # predictions until caches and arenas are full
+WARM: Final = max(1_000, COUNT // 10)  # predictions until caches and arenas are full
 LIMIT: Final = 2 * MIB
 
 
