@@ -108,7 +108,7 @@ async def test_drain_says_for_how_many_it_waits(
     receiver: Receiver, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.status = 503
-    caplog.set_level("INFO", "cog_trio.ending")
+    caplog.set_level("INFO", "cog_trio.service")
     async with serving(receiver, webhook_grace=1.0) as service:
         await service.create(webhook=URL).wait_finished()
     assert "shutdown: up to 1 s for the last webhooks of 1 predictions" in caplog.messages
