@@ -11,6 +11,7 @@ before anything is read. The connection sees to the rest of it (``http1.py``).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from cog_trio.settings import Settings
@@ -69,6 +70,7 @@ class Access:
         )
 
 
+@lru_cache(256)
 def is_loopback_name(host: bytes) -> bool:
     """Whether a Host header names this machine: localhost, anything under it, 127.0.0.0/8, ::1."""
     name = host.decode("latin-1").strip().lower()

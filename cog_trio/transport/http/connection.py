@@ -32,6 +32,7 @@ from hypercorn.utils import parse_socket_addr
 from cog_trio.transport.http.http1 import H2ProtocolAssumedError, Http1
 from cog_trio.transport.http.http2 import Http2
 from cog_trio.transport.http.inbox import EXTENSION, Inbox, Message
+from cog_trio.transport.http.lane import GONE, LARGE_READ, MAX_READ, Lane
 
 if TYPE_CHECKING:
     from cog_trio.transport.http.server import ServerState
@@ -45,13 +46,10 @@ Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
 App: TypeAlias = "Callable[[dict[str, Any], Receive, Send], Awaitable[None]]"
 
-MAX_READ: Final = 64 * 2**10  # bytes
-LARGE_READ: Final = 120 * 2**10  # bytes, while so much comes; from 128 KiB on malloc maps fresh pages for each read
 MAX_JOIN: Final = 256 * 2**10  # bytes of pieces that are joined for one send; larger ones go out as they are
 LINGER: Final = 2.0  # seconds without a byte until a closing connection is closed
 MAX_LINGER: Final = 10.0  # seconds that it is read in all
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: drop what the kernel still holds
-_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
 async def serve_connection(app: App, server: ServerState, stream: trio.abc.HalfCloseableStream) -> None:
@@ -82,22 +80,24 @@ def _one_line(error: BaseException) -> str:
 class Connection:
     """One accepted stream; ``run`` serves it. It is Hypercorn's task group too."""
 
+    plain = True  # what is plain HTTP/1 goes the short way
+
     def __init__(self, app: App, server: ServerState, stream: trio.abc.HalfCloseableStream) -> None:
         self._app = app
         self._server = server
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
-        self._protocol: Http1 | Http2
+        self._protocol: Lane | Http1 | Http2
         self._nursery: trio.Nursery
         self._out: list[bytes] = []
         self._corks = 0
         self._writing = False
         self._written = trio.lowlevel.ParkingLot()
         self._broken = False  # nothing can be written any more
-        self._closing = False  # our side is shut; what comes is dropped
+        self.closing = False  # our side is shut; what comes is dropped
         self._linger_until = 0.0
-        self._idle_since: float | None = trio.current_time()
-        self._reading = trio.CancelScope()
+        self.idle_since: float | None = trio.current_time()
+        self.reading = trio.CancelScope()
         self._woken = False
         self._helpers: set[trio.CancelScope] = set()
 
@@ -113,8 +113,16 @@ class Connection:
         self._server.connections.add(self)
         try:
             async with trio.open_nursery() as self._nursery:
-                self._protocol = self._make(Http1, client, server)
-                await self._read(client, server)
+                lane = Lane(self._app, self, self._server, self._nursery, client, server)
+                self._protocol = lane
+                rest = await lane.run() if self.plain else b""
+                if rest is not None:
+                    self._protocol = protocol = self._make(Http1, client, server)
+                    protocol.take_over(lane.requests, lane.head_since)
+                    await self._read(rest, client, server)
+                await self._protocol.handle(Closed())
+                for helper in self._helpers:
+                    helper.cancel()
         finally:
             self._server.connections.discard(self)
 
@@ -129,59 +137,87 @@ class Connection:
 
     # Reading.
 
-    async def _read(self, client: Any, server: Any) -> None:
-        data: bytes | bytearray
+    async def receive(self, size: int = MAX_READ, at_once: bool = False) -> bytes | bytearray:
+        """The next bytes, none at the end of the client.
+
+        Args:
+          at_once: look before the first wait; there is no checkpoint then if they are here.
+        """
+        sock = self._socket
+        if sock is None:
+            return await self._stream.receive_some(size)
+        while True:
+            if sock.fileno() < 0:
+                raise trio.ClosedResourceError("another task closed it")
+            if not at_once:
+                await trio.lowlevel.wait_readable(sock)
+            at_once = False
+            try:
+                return os.read(sock.fileno(), size)
+            except BlockingIOError:
+                continue
+
+    def linger_deadline(self) -> float:
+        return min(trio.current_time() + LINGER, self._linger_until)
+
+    async def _read(self, data: bytes | bytearray, client: Any, server: Any) -> None:
+        """Read for Hypercorn's protocols; ``data`` is here already."""
+        protocol = self._protocol
+        assert not isinstance(protocol, Lane)
+        if data:
+            protocol = await self._give(protocol, data, client, server)
         size = MAX_READ
         while True:
             now = trio.current_time()
-            if self._closing:
-                deadline = min(now + LINGER, self._linger_until)
+            if self.closing:
+                deadline = self.linger_deadline()
             else:
-                deadline = self._protocol.read_deadline(now, self._idle_since, self._server.keep_alive)
-            with trio.CancelScope(deadline=deadline) as self._reading:
+                deadline = protocol.read_deadline(now, self.idle_since, self._server.keep_alive)
+            with trio.CancelScope(deadline=deadline) as self.reading:
                 try:
                     data = await self._stream.receive_some(size)
-                except _GONE:
+                except GONE:
                     break
-            if self._reading.cancelled_caught:
+            if self.reading.cancelled_caught:
                 if self._woken:
                     self._woken = False
-                    await self._protocol.proceed()
+                    await protocol.proceed()
                     continue
-                if self._closing or (self._idle_since is not None and not self._is_half_sent()):
+                if self.closing or (self.idle_since is not None and not self._is_half_sent()):
                     break
-                await self._protocol.refuse(408)
-            elif self._closing:
+                await protocol.refuse(408)
+            elif self.closing:
                 if not data:
                     break
             else:
                 size = LARGE_READ if len(data) >= MAX_READ else MAX_READ
-                try:
-                    await self._protocol.handle(RawData(data=bytes(data)))
-                except H2ProtocolAssumedError as assumed:
-                    self._protocol = self._make(Http2, client, server)
-                    self._idle_since = now  # the preface is no request
-                    await self._protocol.initiate()
-                    await self._protocol.handle(RawData(data=assumed.data))
-                self._woken = False  # what was read ahead has just been seen to
+                protocol = await self._give(protocol, data, client, server)
                 if not data:
                     break
-        await self._protocol.handle(Closed())
-        for helper in self._helpers:
-            helper.cancel()
+
+    async def _give(self, protocol: Http1 | Http2, data: bytes | bytearray, client: Any, server: Any) -> Http1 | Http2:
+        try:
+            await protocol.handle(RawData(data=bytes(data)))
+        except H2ProtocolAssumedError as assumed:
+            self._protocol = protocol = self._make(Http2, client, server)
+            self.idle_since = trio.current_time()  # the preface is no request
+            await protocol.initiate()
+            await protocol.handle(RawData(data=assumed.data))
+        self._woken = False  # what was read ahead has just been seen to
+        return protocol
 
     def _is_half_sent(self) -> bool:
         return isinstance(self._protocol, Http1) and self._protocol.head_since is not None
 
     def wake(self) -> None:
         self._woken = True
-        self._reading.cancel()
+        self.reading.cancel()
 
     def close_if_idle(self) -> None:
         """The server ends: a connection without a request, or whose reply is out, has no reason to stay."""
-        if self._idle_since is not None or self._closing:
-            self._closing = True
-            self._reading.cancel()
+        if self.idle_since is not None or self.closing:
+            self.closing = True
+            self.reading.cancel()
 
     # Writing.
 
@@ -204,14 +240,19 @@ class Connection:
             if event.idle:
                 if self._out:
                     await self.flush()
-                self._idle_since = trio.current_time()
-                self._reading.deadline = self._idle_since + self._server.keep_alive
+                self.idle_since = trio.current_time()
+                self.reading.deadline = self.idle_since + self._server.keep_alive
             else:
-                self._idle_since = None
+                self.idle_since = None
         elif isinstance(event, Closed):
             await self.flush()
             await self._shut()
             await self._protocol.handle(Closed())
+
+    async def write(self, *pieces: bytes) -> None:
+        """Write pieces, after what is held; return when they are out."""
+        self._out += pieces
+        await self.flush()
 
     async def flush(self) -> None:
         """Write all that is held; return when it is out, by whichever task."""
@@ -230,7 +271,7 @@ class Connection:
                 for piece in pieces:
                     await self._write(piece)
                 self._broken = False
-            except (*_GONE, trio.TooSlowError) as error:
+            except (*GONE, trio.TooSlowError) as error:
                 if isinstance(error, trio.TooSlowError):
                     log.info("a client that took nothing for %g s is given up", self._server.write_timeout)
                 await self._abort()
@@ -272,7 +313,7 @@ class Connection:
 
     async def _abort(self) -> None:
         """Nothing more can be written: end it now, what the kernel holds included."""
-        self._closing = True
+        self.closing = True
         if self._socket is not None:
             try:
                 self._socket.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -282,15 +323,15 @@ class Connection:
         await self._protocol.handle(Closed())
 
     async def _shut(self) -> None:
-        if self._closing:
+        if self.closing:
             return
-        self._closing = True
+        self.closing = True
         now = trio.current_time()
         self._linger_until = now + MAX_LINGER
-        self._reading.deadline = now + LINGER
+        self.reading.deadline = now + LINGER
         try:
             await self._stream.send_eof()
-        except (*_GONE, trio.BusyResourceError):
+        except (*GONE, trio.BusyResourceError):
             self._broken = True
 
     async def close(self) -> None:
@@ -303,6 +344,7 @@ class Connection:
     # Hypercorn's task group.
 
     async def spawn_app(self, app: App, config: Any, scope: dict[str, Any], send: Any) -> Any:
+        assert not isinstance(self._protocol, Lane)
         inbox = Inbox(self._protocol.want_body)
         self._nursery.start_soon(self._run_app, scope, inbox, send)
         return inbox.put
@@ -323,7 +365,7 @@ class Connection:
             scope["extensions"][EXTENSION] = inbox
 
         async def send(message: Message) -> None:
-            if self._closing:
+            if self.closing:
                 await trio.lowlevel.checkpoint()  # the client is gone; for an app that sends on and on
                 return
             final = message["type"] == "http.response.body" and not message.get("more_body", False)
@@ -347,6 +389,6 @@ class Connection:
         except Exception:
             log.exception("the app failed")
         inbox.abandon()
-        if not self._closing:
+        if not self.closing:
             await hypercorn_send(None)
             await self.flush()

@@ -105,6 +105,11 @@ class Http1(H11Protocol):
         self._paused = False
         self._recycled = trio.lowlevel.ParkingLot()
 
+    def take_over(self, requests: int, head_since: float | None) -> None:
+        """Go on with a connection that has had some requests and, maybe, the beginning of a head."""
+        self.keep_alive_requests = requests
+        self.head_since = head_since
+
     def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
         """Until when the next bytes of the client must be here."""
         if self.connection.their_state is _SEND_BODY:

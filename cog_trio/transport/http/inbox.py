@@ -39,6 +39,11 @@ class Inbox:
 
     async def put(self, message: Message) -> None:
         """Add a message; wait while too many do so already, unless nobody reads any more."""
+        self.add(message)
+        await self.room()
+
+    def add(self, message: Message) -> None:
+        """Add a message, however many there are."""
         if message["type"] in _ENDS:
             self._end = message
             self._writers.unpark_all()
@@ -50,7 +55,15 @@ class Inbox:
             return
         if self._readers:
             self._readers.unpark_all()
-        while self._unread and self._end is None and len(self._waiting) > MAX_WAITING:
+
+    @property
+    def full(self) -> bool:
+        """Whether who adds should wait for ``room``."""
+        return len(self._waiting) > MAX_WAITING and self._unread and self._end is None
+
+    async def room(self) -> None:
+        """Wait until it is no longer full; no checkpoint if it isn't."""
+        while self.full:
             await self._writers.park()
 
     def abandon(self) -> None:

@@ -51,6 +51,7 @@ class ServerState:
         self.keep_alive = settings.timeout_keep_alive
         self.header_timeout = settings.header_timeout
         self.write_timeout = settings.write_timeout
+        self.max_head = MAX_HEAD
         self.drain_limit = max(2 * settings.body_limit, MIN_DRAIN)
         self.limit = settings.limit_connections
         self.context = WorkerContext(None)
@@ -58,6 +59,10 @@ class ServerState:
         self.config2 = _config(HTTP2_REQUESTS, settings.body_limit)
         self.connections: set[Connection] = set()
         self.refusing = 0
+
+    @property
+    def ending(self) -> bool:
+        return self.context.terminated.is_set()
 
 
 def _config(max_requests: int, max_message: int) -> Config:

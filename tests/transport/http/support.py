@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -19,11 +20,17 @@ from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, W
 from cog_trio.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
 from cog_trio.settings import Settings
 from cog_trio.stream import Subscription
-from cog_trio.transport.http.connection import App, serve_connection
+from cog_trio.transport.http.connection import App, Connection, serve_connection
 from cog_trio.transport.http.routes import make_app
 from cog_trio.transport.http.server import ServerState
 
 HOST = b"host: localhost\r\n"
+
+
+@pytest.fixture(params=["lane", "h11"])
+def protocols(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve plain HTTP/1.1 by either of the two that can."""
+    monkeypatch.setattr(Connection, "plain", request.param == "lane")
 
 
 @dataclass

@@ -10,7 +10,9 @@ import trio.testing
 
 from cog_trio.settings import Settings
 from cog_trio.transport.http.server import ServerState
-from tests.transport.http.support import InstantService, app_of, connect_to, request
+from tests.transport.http.support import InstantService, app_of, connect_to, protocols, request
+
+__all__ = ["protocols"]
 
 SEED = 20261129
 COUNT = 1000
@@ -56,6 +58,7 @@ def mutate(rng: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.usefixtures("protocols")
 @pytest.mark.parametrize("part", range(4))
 async def test_the_server_lives_through_mutated_inputs(
     part: int, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
