@@ -40,7 +40,7 @@ _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus
 _SEND_BODY: Final = h11.SEND_BODY
 _BETWEEN: Final = (h11.IDLE, h11.DONE)  # states of a client whose next byte begins a request
 _OVER: Final = (h11.MUST_CLOSE, h11.CLOSED)  # of one that has no more to say
-_EMPTY_LINES: Final = b"\r\n"  # before a request they are ignored (RFC 9112 2.2)
+EMPTY_LINES: Final = b"\r\n"  # before a request they are ignored (RFC 9112 2.2)
 
 
 class Limits(Protocol):
@@ -127,7 +127,7 @@ class Http1(H11Protocol):
             connection = self.connection
             if data and connection.their_state in _BETWEEN:
                 if not connection.trailing_data[0]:
-                    data = data.lstrip(_EMPTY_LINES)
+                    data = data.lstrip(EMPTY_LINES)
                     if not data:
                         return
                 if connection.their_state is h11.IDLE:
@@ -308,7 +308,7 @@ class Http1(H11Protocol):
         ahead, ended = self.connection.trailing_data
         if ahead[:1] in (b"\r", b"\n"):
             self.connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
-            if ahead := ahead.lstrip(_EMPTY_LINES):
+            if ahead := ahead.lstrip(EMPTY_LINES):
                 self.connection.receive_data(ahead)
             if ended:
                 self.connection.receive_data(b"")

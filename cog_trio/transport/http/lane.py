@@ -27,7 +27,7 @@ import trio
 from hypercorn.events import Closed, Event
 
 from cog_trio.transport.http.head import RequestHead, clock, parse, render
-from cog_trio.transport.http.http1 import DRAIN_TIME, MAX_AHEAD, Limits
+from cog_trio.transport.http.http1 import DRAIN_TIME, EMPTY_LINES, MAX_AHEAD, Limits
 from cog_trio.transport.http.inbox import EXTENSION, Inbox, Message
 from cog_trio.transport.http.reply import Reply
 
@@ -165,7 +165,7 @@ class Lane:
             rest = len(data) - self._left
             piece, data = (data[: self._left], data[self._left :]) if rest > 0 else (data, b"")
             self._take_body(bytes(piece))
-        if data:
+        if data and not (self._open and self._head.closes):  # what follows the last request is nobody's
             self._ahead = self._ahead + data if self._ahead else data
             if not self._occupied:
                 return self._begin() and not self._must_wait()
@@ -208,11 +208,17 @@ class Lane:
     def _begin(self) -> bool:
         """Begin the next request, if its head is there; say False if it is not for the lane."""
         ahead = self._ahead
+        if ahead[0] in EMPTY_LINES:
+            self._ahead = ahead = ahead.lstrip(EMPTY_LINES)
+            if not ahead:
+                return True
         end = ahead.find(b"\r\n\r\n")
         if end < 0:
+            if ahead[0] <= 0x20 or len(ahead) > self._limits.max_head or _BLANK_LINE.search(ahead) is not None:
+                return False
             if self.head_since is None:
                 self.head_since = trio.current_time()
-            return ahead[0] > 0x20 and len(ahead) <= self._limits.max_head and _BLANK_LINE.search(ahead) is None
+            return True
         head = parse(bytes(ahead[:end]))
         if head is None:
             return False
@@ -304,7 +310,7 @@ class Lane:
                 await self._fail()
             self._running = False
             self._reader_waits.unpark_all()
-            if self._ahead:
+            if self._ahead and not self._line.closing:
                 self._line.reading.cancel()  # the reader begins the next one
 
     async def _fail(self) -> None:

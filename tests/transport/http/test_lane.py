@@ -60,9 +60,15 @@ PLAIN = [
     message("GET /split HTTP/1.1", HOST),
     message("GET /short HTTP/1.1", HOST),
     message("GET /599 HTTP/1.1", HOST),
+    message("", "GET / HTTP/1.1", HOST),
+    message("GET / HTTP/1.1", HOST, "Connection: close") + b"nobody's",
+    message("POST /unread HTTP/1.1", HOST, "Content-Length: 3", body=b"abc\r\n") * 2,
     message("GET / HTTP/1.1", HOST) * 3 + message("POST / HTTP/1.1", HOST, "Content-Length: 3", body=b"abc"),
 ]
 OTHER = [
+    message("GET /\xc3\xa9 HTTP/1.1", HOST),
+    message("GET / HTTP/3.0", HOST),
+    message("POST / HTTP/1.0", HOST, "Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
     message("GET / HTTP/1.1", HOST, "Host: other"),
     message("BREW /pot HTTP/1.1", HOST),
     message("get / HTTP/1.1", HOST),
@@ -82,7 +88,6 @@ OTHER = [
     message("GET / HTTP/1.2", HOST),
     message("GET / HTTP/2.0", HOST),
     message("GET /", HOST),
-    message("", "GET / HTTP/1.1", HOST),
     message("POST / HTTP/1.1", HOST, "Content-Length: 5", "Content-Length: 5", body=b"abcde"),
     message("POST / HTTP/1.1", HOST, "Content-Length: 5", "Content-Length: 6", body=b"abcdef"),
     message("POST / HTTP/1.1", HOST, "Content-Length: 5, 5", body=b"abcde"),
