@@ -266,7 +266,11 @@ class Spawns(trio.abc.Instrument):
         self.steps += 1
 
 
-async def test_one_write_no_task_and_few_steps_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [("GET", "/health-check"), ("POST", "/predictions", b'{"input":{"a":1}}', "content-type: application/json")],
+)
+async def test_one_write_no_task_and_few_steps_a_request(monkeypatch: pytest.MonkeyPatch, asked: Any) -> None:
     sends: list[int] = []
     with trio.socket.socket() as sock:
         kind = type(sock)
@@ -285,14 +289,14 @@ async def test_one_write_no_task_and_few_steps_a_request(monkeypatch: pytest.Mon
         return plain_write(self, data)
 
     async with serving(app_of(InstantService())) as urls, (client := await dial(urls[0])).stream:
-        await client.request("GET", "/health-check")
+        await client.request(*asked)
         monkeypatch.setattr(kind, "send", counting)
         monkeypatch.setattr(Connection, "_write_now", counting_now)
         spawns = Spawns()
         trio.lowlevel.add_instrument(spawns)
         count = 20
         for _ in range(count):
-            assert (await client.request("GET", "/health-check")).status == 200
+            assert (await client.request(*asked)).status == 200
         trio.lowlevel.remove_instrument(spawns)
     assert len(sends) == count  # the client's
     assert len(direct) == count  # ours, none of which waited
