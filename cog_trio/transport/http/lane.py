@@ -289,6 +289,8 @@ class Lane:
             if self._open and self._head.closes:
                 headers[2:] = [headers[3], (b"Connection", b"close")]
             await self._line.write(render(status, headers) + body)
+        elif self._reply.waiting is not None:
+            await self._line.write(self._reply.waiting)
         await self._line.protocol_send(Closed())
 
     # The app and its replies, all in the app's task.
