@@ -23,11 +23,15 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 MAX_WAITING: Final = 8 * 2**20  # bytes of lines that stderr has not taken yet
 LAST_WORDS: Final = 2.0  # seconds that the lines still waiting get at the end
 PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+UNUSED: Final = ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks", "_srcfile")
+"""What ``logging`` looks up for each record unless told not to (its how-to, "Optimization"); no format shows it."""
+_encode: Final = json.JSONEncoder(default=str).encode
 ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
     0x0A: "\\n",
     0x0D: "\\r",
@@ -48,7 +52,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=str)
+        return _encode(fields)
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -151,6 +155,9 @@ def open_log(level: str, style: Literal["console", "json"]) -> Iterator[None]:
     writer.setFormatter(JsonFormatter() if style == "json" else ConsoleFormatter())
     root, ours = logging.getLogger(), logging.getLogger("cog_trio")
     before = root.level, ours.level
+    looked_up = {name: getattr(logging, name) for name in UNUSED if hasattr(logging, name)}
+    for name in looked_up:
+        setattr(logging, name, None)
     root.addHandler(writer)
     root.setLevel(logging.WARNING)
     ours.setLevel(level.upper())
@@ -159,6 +166,8 @@ def open_log(level: str, style: Literal["console", "json"]) -> Iterator[None]:
         yield
     finally:
         logging.captureWarnings(False)
+        for name, value in looked_up.items():
+            setattr(logging, name, value)
         root.setLevel(before[0])
         ours.setLevel(before[1])
         root.removeHandler(writer)
@@ -171,5 +180,9 @@ def extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{seconds}.{int(record.created % 1 * 1_000_000):06d}Z"
+    return f"{_second(int(record.created))}.{int(record.created % 1 * 1_000_000):06d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(time_stamp: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_stamp))
