@@ -223,6 +223,7 @@ class Sender:
         )
         self._progress = Progress(prediction.events, webhooks.interval)
         self._complained = False
+        self._shown = 0  # hash of the last update
 
     async def tell(self, prediction: Prediction, observer: Observer) -> bytes | None:
         """Send all webhooks but the terminal one; gives the body of that, if it is wanted."""
@@ -252,7 +253,10 @@ class Sender:
         with suppress(ClientUnusable):  # told by the request itself
             await self._webhooks.client()  # before the payload is built: the first one takes a while
         self._progress.told(trio.current_time())
-        await self._once(prediction.snapshot(running=True))
+        body = prediction.snapshot(running=True)
+        if hash(body) != self._shown:  # what came while the last one was made was in it already
+            self._shown = hash(body)
+            await self._once(body)
 
     async def _once(self, body: bytes) -> None:
         answer = await self._post(body, _new_id())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.worker.test_cancel import PROMPT, cancel_when
 from tests.worker.test_sync import CODE
 
 BOTH = pytest.mark.parametrize("model", [CODE, test_aio.CODE], ids=["sync", "async"])
+GROUPS = "" if sys.version_info >= (3, 11) else "from exceptiongroup import ExceptionGroup\n"
 NEXT = {"code": "def run():\n    print('next')\n    return 7"}
 
 
@@ -41,7 +43,7 @@ async def test_W38_an_exception_whose_text_raises(tmp_path: Path, model: str, ra
     ("code", "error"),
     [
         (
-            "def run():\n e = ValueError(1)\n for _ in range(3000): e = ExceptionGroup('g', [e])\n raise e",
+            f"{GROUPS}def run():\n e = ValueError(1)\n for _ in range(3000): e = ExceptionGroup('g', [e])\n raise e",
             "ValueError: 1",
         ),
         ("def run():\n class B(BaseException): pass\n raise B('b')", "B: b"),
@@ -119,7 +121,10 @@ def run():
     [
         "await asyncio.gather(block())",
         "await asyncio.wait_for(block(), 60)",
-        "await asyncio.create_task(outer())",
+        pytest.param(
+            "await asyncio.create_task(outer())",
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.TaskGroup came with Python 3.11"),
+        ),
     ],
 )
 async def test_W30_a_blocking_call_in_a_task_that_the_run_started(tmp_path: Path, start: str) -> None:
