@@ -44,7 +44,7 @@ from cog_trio.bridge.protocol import (
     SlotId,
     SlotRequest,
 )
-from cog_trio.bridge.transport import READ_SIZE
+from cog_trio.bridge.transport import FIRST_READ, READ_SIZE
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.prepare import Unready, decode, prepare
 from cog_trio.worker.runner import Models
@@ -290,15 +290,15 @@ class IO:
         self._arrived.put(True)
 
     async def _read_slot(self, slot: Slot) -> None:
-        buffer = FrameBuffer()
+        buffer, size = FrameBuffer(), FIRST_READ
         try:
             while not slot.dead:
                 await trio.lowlevel.wait_readable(slot.fd)
-                data = _read(slot.fd)
-                if data == b"":
+                if (data := _read(slot.fd, size)) == b"":
                     buffer.close()
                     raise ProtocolBroken("the parent closed it")
                 buffer.feed(data or b"")
+                size = READ_SIZE if data and len(data) >= FIRST_READ else FIRST_READ
                 for body in buffer.frames():
                     self._slot_message(slot, slot_requests.decode(body))
         except ProtocolBroken as fault:
@@ -369,10 +369,10 @@ class IO:
         job.idle()
 
 
-def _read(fd: int) -> bytes | None:
+def _read(fd: int, size: int = READ_SIZE) -> bytes | None:
     """What is there: b"" at the end, None if it was a false alarm."""
     try:
-        return os.read(fd, READ_SIZE)
+        return os.read(fd, size)
     except BlockingIOError:
         return None
     except ConnectionResetError:
