@@ -15,8 +15,8 @@ class Runner(BaseRunner):
     async def run(self, name: str = "?", seconds: float = 0.0, yields: int = 0) -> AsyncIterator[str]:
         self.running += 1
         self.most = max(self.most, self.running)
-        print(f"{name} started")
         try:
+            print(f"{name} started")  # from here on a cancel finds the clean-up
             for number in range(yields):
                 yield f"{name} {number}"
                 await asyncio.sleep(0.01)
