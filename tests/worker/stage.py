@@ -71,7 +71,16 @@ def play(body: str, *, read: Callable[[int], bytes] = lambda fd: os.read(fd, 2**
 
     with ours, theirs:
         child = subprocess.Popen(
-            [sys.executable, "-c", _SCRIPT.format(body=textwrap.dedent(body)), str(theirs.fileno()), str(control_w)],
+            # Python 3.12 and newer warn __main__ of a fork beside threads; a model's module is not told by default
+            [
+                sys.executable,
+                "-W",
+                "ignore:This process:DeprecationWarning",
+                "-c",
+                _SCRIPT.format(body=textwrap.dedent(body)),
+                str(theirs.fileno()),
+                str(control_w),
+            ],
             pass_fds=(theirs.fileno(), control_w),
             stdin=subprocess.DEVNULL,
             cwd=os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
