@@ -12,8 +12,8 @@ from cog import BaseRunner
 
 class Runner(BaseRunner):
     def run(self, how: str, seconds: float = 30.0) -> Iterator[str]:
-        print("started")
         try:
+            print("started")  # from here on a cancel finds the clean-up
             if how == "sleep":
                 time.sleep(seconds)
             elif how == "busy":
