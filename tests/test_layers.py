@@ -27,7 +27,7 @@ def _table(heading: str) -> Iterator[list[str]]:
 
 MAP: Final = {cells[0].strip("`"): set(re.findall(r"`([\w.]+)`", cells[-1])) for cells in _table("Map")}
 OWNERS: Final = {path for cells in _table("Nurseries") for path in re.findall(r"`([\w/.]+)`", cells[1])}
-RUNNERS: Final = {"cli/serve.py", "cli/schema.py", "worker/loop.py"}
+RUNNERS: Final = {"cli/program.py", "cli/document.py", "worker/loop.py"}
 
 
 def _inside(file: Path) -> str:
@@ -119,7 +119,7 @@ def test_event_loops_and_signals_are_the_programs_alone() -> None:
     }
     assert loops == RUNNERS
     assert _callers("spawn_system_task") == set()
-    assert _callers("open_signal_receiver") == {"cli/serve.py"}
+    assert _callers("open_signal_receiver") == {"cli/program.py"}
 
 
 def test_only_settings_reads_the_environment_in_the_parent() -> None:
@@ -131,4 +131,4 @@ def test_only_settings_reads_the_environment_in_the_parent() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
     theirs = {reader for reader in readers if reader.startswith(("worker/", "sdk/", "_alias/", "client.py"))}
-    assert readers - theirs <= {"cli/__init__.py", "server/http.py", "spawn.py"}
+    assert readers - theirs <= {"cli/plan.py", "server/http.py", "spawn.py"}

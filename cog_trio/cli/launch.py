@@ -40,7 +40,7 @@ def launch(plan: Launch) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)
     with spawn(plan.folder, {**plan.environment, **worker_variables(plan.settings)}) as process:
-        from cog_trio.cli.serve import serve
+        from cog_trio.cli.program import serve
 
         code = serve(plan, process, early)
         for number in (signal.SIGINT, signal.SIGTERM):  # the interpreter, as it ends, would let one more kill us
@@ -52,6 +52,6 @@ def describe(plan: Launch) -> int:
     """Print the model's document; the exit code. A signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with spawn(plan.folder, {**plan.environment, **worker_variables(plan.settings)}) as process:
-        from cog_trio.cli.schema import print_schema
+        from cog_trio.cli.document import print_schema
 
         return print_schema(plan, process)

@@ -15,6 +15,7 @@ import click
 from cog_trio import settings
 
 F = TypeVar("F", bound=Callable[..., Any])
+NAME: Final = "cog-trio"  # of the program, before its error lines
 PREDICT, TRAIN = "predict", "train"  # values of --x-mode
 USAGE: Final = 2  # exit code of a wrong flag, variable or MODEL (D38)
 

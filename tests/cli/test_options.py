@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import click
 import pytest
 
 from cog_trio import settings
-from cog_trio.cli import commands, options
+from cog_trio.cli import COMMANDS, commands, options
+from cog_trio.cli.serve import command as serve
 from cog_trio.server.http import entry
 
 
@@ -34,7 +37,6 @@ def _given(*arguments: str) -> Mapping[str, Any]:
 
 @pytest.mark.parametrize("option", [row for row in settings.OPTIONS if row.flag], ids=lambda option: option.field)
 def test_each_row_is_an_option_of_serve_and_says_its_variable(option: settings.Option) -> None:
-    serve = commands.commands["serve"]
     (parameter,) = [parameter for parameter in serve.params if parameter.name == option.field]
     assert isinstance(parameter, click.Option)
     assert set(parameter.opts) == {option.flag, *option.aliases}
@@ -42,7 +44,7 @@ def test_each_row_is_an_option_of_serve_and_says_its_variable(option: settings.O
 
 
 def test_rows_without_a_flag_are_no_options() -> None:
-    named = {parameter.name for parameter in commands.commands["serve"].params}
+    named = {parameter.name for parameter in serve.params}
     assert named.isdisjoint(row.field for row in settings.OPTIONS if not row.flag)
 
 
@@ -115,3 +117,28 @@ def test_D38_the_container_entry_needs_what_its_mode_serves(
     monkeypatch.setenv(f"COG_{other}_TYPE_STUB", "model.py:x")
     assert entry.main(["--x-mode", mode], standalone_mode=False) == 1
     assert f"COG_{mine}_TYPE_STUB is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_row_of_a_command_says_its_first_line_of_help(name: str) -> None:
+    """The list of commands is shown from the table, the help of one from its docstring."""
+    context = click.Context(commands)
+    command = commands.get_command(context, name)
+    assert command is not None
+    assert command.help is not None
+    assert command.help.splitlines()[0] == COMMANDS[name].help
+
+
+def test_D46_the_help_imports_no_command_and_a_command_imports_no_other() -> None:
+    code = """
+import sys
+from cog_trio.cli import COMMANDS, commands, options
+sys.argv = ["x", *sys.argv[1:]]
+options.run(commands, "cog-trio")
+heavy = ("trio", "httpx", "msgspec", "rich", "hypercorn", "trio_websocket", "prometheus_client")
+print([n for n in sys.modules if n in heavy or n in {row.module for row in COMMANDS.values()}], file=sys.stderr)
+"""
+    for arguments, expected in ((["--help"], "[]"), (["serve", "--help"], "['cog_trio.cli.serve']")):
+        answer = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=30)
+        assert answer.stderr.strip() == expected
+        assert "Usage: cog-trio" in answer.stdout

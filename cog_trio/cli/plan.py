@@ -1,0 +1,37 @@
+"""What a MODEL, the flags and the environment come to: everything that is known before a worker is spawned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import click
+
+from cog_trio import settings
+from cog_trio.cli import options
+from cog_trio.cli.config import BadModel, find
+from cog_trio.cli.launch import Launch
+
+
+def plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mode: str = options.PREDICT) -> Launch:
+    """The plan of one command.
+
+    Raises:
+      click.ClickException: with one line for the user.
+    """
+    environ = dict(os.environ)
+    try:
+        target = find(model, train_only=x_mode == options.TRAIN)
+        chosen, warnings = settings.read(flags, environ, file=target.config.settings(), terminal=terminal)
+    except (BadModel, settings.BadSetting) as error:
+        raise click.ClickException(str(error)) from error
+    return Launch(
+        options.NAME,
+        chosen,
+        str(target.folder),
+        target.predict,
+        target.train,
+        target.config.unset(environ),
+        (*target.config.warnings, *warnings),
+        terminal and chosen.log_format == "console",
+    )
