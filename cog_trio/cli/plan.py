@@ -9,8 +9,8 @@ import click
 
 from cog_trio import settings
 from cog_trio.cli import options
-from cog_trio.cli.config import BadModel, find
 from cog_trio.cli.launch import Launch
+from cog_trio.config import BadModel, find
 
 
 def plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mode: str = options.PREDICT) -> Launch:

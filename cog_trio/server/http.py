@@ -17,8 +17,8 @@ import click
 
 from cog_trio import settings
 from cog_trio.cli import options
-from cog_trio.cli.config import FILE, BadModel, Config, load
 from cog_trio.cli.launch import Launch, launch
+from cog_trio.config import FILE, BadModel, Config, load
 
 NAME: Final = "cog_trio.server.http"
 NO_MODEL: Final = 1  # exit code (D38)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cog_trio.cli.config import BadModel, find, load
+from cog_trio.config import BadModel, find, load
 
 
 @pytest.fixture
@@ -111,30 +111,75 @@ def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
     ("text", "words"),
     [
         ("", "names no model"),
-        ("- a\n", "mapping"),
+        ("- a\n", "cog.yaml:1: must hold a mapping"),
         ("run: [\n", "not valid YAML: line 2, column 1: "),
-        ("run: 5\n", "run must be"),
+        ("run: 5\n", "cog.yaml:1: run must be"),
         ("run: ''\n", "run must be"),
-        ("run: a.py\npredict: b.py\n", "keep run"),
+        ("run: predict\n", "run must be a text like run.py:Runner, not 'predict'"),
+        ("run: predict.py:not a name\n", "run must be"),
+        ("run:\n  - pip install x\n", "cog.yaml:2: run must be .* belong to build.run"),
+        ("run: a.py\npredict: b.py\n", "cog.yaml:2: predict .* keep run"),
+        ("run: a.py\nrun: b.py\n", "cog.yaml:2: run stands here a second time, after line 1"),
         ("run: missing.py:Runner\n", "no such file"),
-        ("run: predict.py\nconcurrency: 3\n", "concurrency.max"),
-        ("run: predict.py\nconcurrency: {max: 0}\n", "concurrency.max"),
-        ("run: predict.py\nconcurrency: {max: true}\n", "concurrency.max"),
-        ("run: predict.py\nenvironment: {A: b}\n", "list of NAME=value"),
+        ("Run: predict.py\n", "cog.yaml:1: Run is no key of this file: did you mean run?"),
+        ("run: predict.py\n\nenviroment: []\n", "cog.yaml:3: enviroment is no key .* environment"),
+        ("run: predict.py\nconcurrency: 3\n", "cog.yaml:2: concurrency must be a mapping, with concurrency.max in it"),
+        ("run: predict.py\nconcurrency:\n  max: 0\n", "cog.yaml:3: concurrency.max must be .* not '0'"),
+        ("run: predict.py\nconcurrency: {max: true}\n", "concurrency.max must be a whole number"),
+        ("run: predict.py\nconcurrency: {max: '3'}\n", "concurrency.max must be a whole number"),
+        ("run: predict.py\nconcurrency: {max: [3]}\n", "concurrency.max .* not a list or mapping"),
+        ("run: predict.py\nconcurrency: {Max: 3}\n", "concurrency.Max is no key .* max"),
+        ("run: predict.py\nenvironment: {A: b}\n", "environment must be a list of NAME=value"),
         ("run: predict.py\nenvironment: [A]\n", "NAME=value"),
-        ("run: predict.py\nenvironment: ['1=2']\n", "NAME=value"),
+        (
+            "run: predict.py\nenvironment:\n  - A=1\n  - 1=2\n",
+            r"cog.yaml:4: environment\[1\] must be NAME=value, not '1=2'",
+        ),
         ("run: predict.py\nenvironment: [5]\n", "NAME=value"),
+        ("run: predict.py\nenvironment: [[A=1]]\n", "not a list or mapping"),
+        ("run: predict.py\nenvironment: [A=1, A=2]\n", "sets A a second time"),
         ("x: \x00\n", "not valid YAML"),
-        ("a: " + "[" * 5_000 + "\n", "not valid YAML"),
+        ("a: " + "[" * 5_000 + "\n", "not valid YAML: it is nested too deeply"),
+        ("a: *nowhere\n", "not valid YAML: line 1, column 4: "),
     ],
 )
-def test_bad_cog_yaml_is_one_line(folder: Path, text: str, words: str) -> None:
+def test_bad_cog_yaml_is_one_line_with_file_line_and_key(folder: Path, text: str, words: str) -> None:
     _yaml(folder, text)
     with pytest.raises(BadModel, match=words) as caught:
         find(".")
     assert "\n" not in str(caught.value)
 
 
+def test_what_belongs_to_the_build_may_be_as_it_likes(folder: Path) -> None:
+    config = load(
+        _yaml(
+            folder,
+            "build: {python_version: 3.10, run: 7, gpu: !custom yes, runs: {}}\nimage: [1]\nfuture: 2024-99-99\n"
+            "concurrency: {max: 2, default_target: soon}\nrun: predict.py\n",
+        )
+    )
+    assert (config.predict, config.max_concurrency, config.warnings) == ("predict.py", 2, ())
+
+
+def test_anchors_and_merges_are_followed_and_never_unfolded(folder: Path) -> None:
+    """A document that is 10^30 lists when unfolded, and mappings that merge one another, cost nothing."""
+    lists = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 30))
+    merges = "".join(f"y{n}: &y{n} {{<<: [{', '.join([f'*y{n - 1}'] * 10)}]}}\n" for n in range(1, 30))
+    lists += "loop: &loop [*loop]\n"
+    text = f"x0: &x0 [a]\n{lists}y0: &y0 {{max: 4}}\n{merges}concurrency: {{<<: *y29}}\nrun: predict.py\n"
+    assert load(_yaml(folder, text)).max_concurrency == 4
+    with pytest.raises(BadModel, match="environment"):
+        load(_yaml(folder, f"x0: &x0 [a]\n{lists}environment: *x29\n"))
+    own = load(_yaml(folder, "a: &a {max: 4}\nconcurrency: {max: 5, <<: *a}\nenvironment: &e [A=1]\n"))
+    assert own.max_concurrency == 5
+
+
 def test_cog_yaml_that_is_too_large_is_not_parsed(folder: Path) -> None:
     with pytest.raises(BadModel, match="larger"):
         load(_yaml(folder, "#" * (2**20 + 1)))
+
+
+def test_cog_yaml_that_cannot_be_read_says_why(folder: Path) -> None:
+    (folder / "cog.yaml").mkdir()
+    with pytest.raises(BadModel, match=r"can't read .*directory"):
+        load(folder / "cog.yaml")
