@@ -13,7 +13,7 @@ VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 TESTFLAGS ?= -n auto --maxprocesses 4
 
-.PHONY: serve test check format system test-all chaos soak clean help
+.PHONY: serve test check format system test-all chaos soak docs clean help
 
 serve: $(STAMP)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
@@ -59,6 +59,9 @@ chaos: $(STAMP)  ## random acts against one server after the other for SECONDS; 
 
 soak: $(STAMP)  ## COUNT predictions on a sync and on an async model with flat memory, and the strict figures under load
 	COG_TRIO_SOAK=$(COUNT) $(VENV)/bin/python -m pytest -s scenarios/faults/test_soak.py scenarios/faults/test_load.py
+
+docs: $(STAMP)  ## the documentation as a site, in build/site; strict: a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

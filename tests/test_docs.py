@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +24,30 @@ def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in link:
             assert (page.parent / link).exists(), link
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    """Every page is in the navigation, every link and anchor leads somewhere."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "-f",
+            ROOT / "docs/site/mkdocs.yml",
+            "-d",
+            tmp_path / "site",
+        ],
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "tutorial" / "first-model.html").is_file()
 
 
 def test_every_make_target_that_is_named_exists() -> None:
