@@ -1,0 +1,45 @@
+"""What the fixtures are, for annotations: ``async def test_it(serve_model: ServeModel) -> None``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from cog_trio.process import Link
+    from cog_trio.service import PredictionService
+    from cog_trio.settings import Settings
+    from cog_trio.testing.server import Server
+
+
+class ServeModel(Protocol):
+    """``async with serve_model("predict.py", "--queue", "3") as server:`` a real server, see ``open_server``."""
+
+    def __call__(
+        self,
+        model: str | Path | None = None,
+        *flags: str,
+        status: str | None = "READY",
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] | None = None,
+        cwd: Path | None = None,
+        temporary: Path | None = None,
+        timeout: float = 30.0,
+    ) -> AbstractAsyncContextManager[Server]: ...
+
+
+class OpenService(Protocol):
+    """``async with open_service("predict.py") as service:`` a service of this process, see ``open_ready_service``."""
+
+    def __call__(
+        self,
+        model: str | Path | None = None,
+        *,
+        settings: Settings | None = None,
+        worker: Link | None = None,
+        env: Mapping[str, str] | None = None,
+        ready: bool = True,
+        timeout: float = 30.0,
+    ) -> AbstractAsyncContextManager[PredictionService]: ...
