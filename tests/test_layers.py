@@ -106,6 +106,13 @@ def test_nurseries_are_opened_by_their_owners_only() -> None:
     assert _callers("open_nursery") == OWNERS
 
 
+def test_the_tree_of_nurseries_shows_those_of_the_table() -> None:
+    diagram = PAGE.partition("```mermaid")[2].partition("```")[0]
+    drawn = {name for edge in re.findall(r"(\w+) --> (\w+)", diagram) for name in edge}
+    told = {name for cells in _table("Nurseries") for name in cells[0].split(", ")}
+    assert drawn == told - {"fixture"}
+
+
 def test_event_loops_and_signals_are_the_programs_alone() -> None:
     loops = {
         _inside(file)
