@@ -3,7 +3,8 @@
 A run is one task. A cancel is one ``task.cancel()``; the run has ended when its task has, whatever became of the
 CancelledError (W29). Code that blocks the loop is interrupted by the gate's signal: when the loop has not come to
 the cancel within ``BLOCKED_AFTER`` the handler raises CancelledError, if the task that runs right then is the one
-that is meant and its user frames are on the stack, or one that its code started.
+that is meant and its user frames are on the stack, or one that its code started. What a signal handler of the model's
+raises between two steps of a run is kept for its next one; while no task runs it is nobody's (``signals.py``).
 
 ``SystemExit`` and ``KeyboardInterrupt`` of a run are its failure, caught before asyncio sees them; those of a stray
 task end ``run_forever``, which is entered again: all other tasks live on (W34).
@@ -21,10 +22,11 @@ from typing import Any, Final, TypeVar
 import trio
 
 from cog_trio.bridge.protocol import LogLevel, WorkerLog
-from cog_trio.worker.cancel import Gate
+from cog_trio.worker.cancel import KEEPERS, Gate
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
 from cog_trio.worker.record import current
+from cog_trio.worker.signals import end_timers
 from cog_trio.worker.slots import Job, Office, Stage, end_forked_child
 from cog_trio.worker.values import is_file
 
@@ -32,6 +34,7 @@ BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cance
 SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
 LEAVE: Final = 1.0  # seconds for tasks that are left at the end
 T = TypeVar("T")
+KEEPERS.add(__file__)
 
 
 class _Task:
@@ -42,6 +45,8 @@ class _Task:
         self.task: asyncio.Task[None] | None = None
         self.inside = False  # user frames of it may be on the stack
         self.delivered = False  # it has got its one CancelledError
+        self.owing = True  # steps of its user code may follow
+        self.owed: BaseException | None = None  # raised by a signal handler of the user's, due in the next step
         self.struck: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # tasks of its own that blocked the loop
 
 
@@ -117,7 +122,7 @@ class AsyncExecutor:
         self._serve()
 
     def _serve(self) -> None:
-        self._gate.aim, self._gate.in_task = self._aim, self._in_user_frames
+        self._gate.aim, self._gate.in_task, self._gate.keep = self._aim, self._in_user_frames, self._keep
         while not (self._stopping and not self._tasks):
             try:
                 self.loop.run_forever()
@@ -126,7 +131,7 @@ class AsyncExecutor:
                     raise
                 text = f"a task that belongs to no prediction raised {one_line(stray)}; the worker goes on"
                 self._office.send(WorkerLog("cog_trio.worker.aio", LogLevel.WARNING, text))
-        self._gate.aim = self._gate.in_task = None
+        self._gate.aim = self._gate.in_task = self._gate.keep = None
 
     def close(self) -> None:
         """What ``asyncio.run`` does at its end, bounded."""
@@ -188,6 +193,15 @@ class AsyncExecutor:
         running = asyncio.current_task(self.loop)
         return running is not None and all(task.inside for task in self._tasks.values() if task.task is running)
 
+    def _keep(self, error: BaseException) -> bool:
+        """For the next step of the run whose task is at work right now; whether there may be one."""
+        running = asyncio.current_task(self.loop)
+        for task in self._tasks.values():
+            if task.task is running and not (task.inside and self._gate.depth):
+                task.owed = error if task.owing else None
+                return task.owing
+        return False
+
     def _drop(self, task: _Task) -> None:
         """The task is over: if user code cancelled it before its first step, its run has not ended yet."""
         if task.job.stage is not Stage.ENDED:
@@ -210,12 +224,14 @@ class AsyncExecutor:
             await self._run_model(task, outputs)
         except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
             fault = error
+        task.owing, task.owed = False, None
         if self._gate.forked:
             end_forked_child(fault)
         text = self._explain(task, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._tasks.pop(job.run)
         self._aims.discard(task)
+        end_timers(job.record)
         job.end(text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
 
     def _explain(self, task: _Task, outputs: Sender, fault: BaseException | None) -> str | None:
@@ -227,6 +243,7 @@ class AsyncExecutor:
     async def _await(self, task: _Task, step: Callable[[], Awaitable[Any]]) -> Any:
         """Make one awaitable of user code and await it, open to the gate."""
         awaitable = None
+        self._pay(task)
         try:
             task.inside = True
             awaitable = step()
@@ -238,11 +255,18 @@ class AsyncExecutor:
 
     def _call(self, task: _Task, step: Callable[[], T]) -> T:
         """Call user code that is not awaited, open to the gate."""
+        self._pay(task)
         try:
             task.inside = True
             return step()
         finally:
             task.inside = False
+
+    def _pay(self, task: _Task) -> None:
+        """Raise what is owed."""
+        if task.owed is not None:
+            owed, task.owed = task.owed, None
+            raise owed
 
     async def _run_model(self, task: _Task, outputs: Sender) -> None:
         job = task.job
@@ -251,7 +275,11 @@ class AsyncExecutor:
         result = self._call(task, lambda: model.call(*args, **kwargs))
         if inspect.isawaitable(result):
             awaitable = result
-            result = await self._await(task, lambda: awaitable)
+            try:
+                result = await self._await(task, lambda: awaitable)
+            finally:
+                if inspect.iscoroutine(awaitable):
+                    awaitable.close()  # what was owed came before its first step
         if is_async_stream(result):
             outputs.is_stream = True
             await self._stream(task, result, outputs)

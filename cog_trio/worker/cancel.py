@@ -29,6 +29,8 @@ from typing import Any, Final
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
 _set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _NOBODY: Final[AbstractContextManager[None]] = contextlib.nullcontext()
+KEEPERS: Final[set[str]] = {__file__}
+"""Files whose frames keep the state of the gate, or of runs: a signal handler of the user's never raises in one."""
 
 
 def _nothing() -> None:
@@ -57,6 +59,9 @@ class _Runtime:
         gate.depth -= 1
         if gate.pending:
             gate.deliver()
+
+
+_OPEN: Final = (_Runtime.__enter__.__code__, _Runtime.__exit__.__code__)  # before and after their stores
 
 
 class _UserCode:
@@ -101,6 +106,7 @@ class Gate:
         "forked",
         "in_task",
         "inside",
+        "keep",
         "main",
         "on_lost",
         "owed",
@@ -125,6 +131,7 @@ class Gate:
         self.inside = False  # user frames are on the stack
         self.serving = False  # the main thread is ours but for user frames of runs; before, imports and sets up
         self.in_task: Callable[[], bool] | None = None  # async: whether the running task is in user frames
+        self.keep: Callable[[BaseException], bool] | None = None  # async: the same for the run whose task it is
         self.owed: BaseException | None = None  # raised by a signal handler of the user's, due in the current run
         self.owing = False  # the current run can still get one
         self.pending = False  # a request came that may not have been delivered yet
@@ -141,13 +148,18 @@ class Gate:
     def _user_frames(self) -> bool:
         return self.inside or not self.serving or self.forked or (self.in_task is not None and self.in_task())
 
-    @property
-    def exposed(self) -> bool:
-        """User frames are on top: what a signal handler of the user's raises now is theirs to get."""
+    def exposed(self, frame: FrameType | None) -> bool:
+        """User frames are on top: what a signal handler of the user's raises in this frame is theirs to get."""
+        if frame is not None:
+            code = frame.f_code
+            if code.co_filename in KEEPERS and code not in _OPEN:
+                return False
         return not self.depth and self._user_frames
 
     def owe(self, error: BaseException) -> bool:
         """Raise this as soon as user code goes on that it is meant for; whether there is any. On the main thread."""
+        if self.keep is not None and self.keep(error):
+            return True
         if not self.owing and not (self.depth and self._user_frames and not self.current):
             return False
         self.owed = error

@@ -5,9 +5,12 @@ one, or write the end of the last. What it raises there would end the worker; an
 inside a ``write`` of ours is an OSError, by which the socket would be taken for broken. So ``signal.signal`` is
 wrapped: the handlers it sets are called as ever, and what they raise while no user frame is on top is kept for the
 code that was on its way to one, which gets it as soon as it goes on; where there is none it is told to the log and
-dropped.
+dropped. An alarm that comes again and again would find every gap between two lines of ours, so it is not enough that
+a flag says "user code": the very frame that is interrupted must not be one of those that keep the flags.
 
 ``signal.getsignal`` and the results of ``signal.signal`` name the user's handlers, never ours.
+
+Timers are wrapped as well, to know which run set them: one that an async run leaves behind ends with it.
 """
 
 from __future__ import annotations
@@ -18,9 +21,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from cog_trio.worker import cancel
 from cog_trio.worker.cancel import Gate
+from cog_trio.worker.record import Journal, current
 
 _MARK: Final = "__cog_trio_guards_handlers__"
+_timers: Final[dict[int, Journal | None]] = {}  # by kind: the run that set it last
 
 
 class _Guarded:
@@ -34,7 +40,7 @@ class _Guarded:
         self.report = report
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.gate.exposed:
+        if self.gate.exposed(frame):
             self.handler(signum, frame)
             return
         try:
@@ -45,7 +51,7 @@ class _Guarded:
 
 
 def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
-    """Wrap both functions, once; handlers that are set by then stay as they are."""
+    """Wrap the functions, once; handlers that are set by then stay as they are."""
     set_handler, get_handler = signal.signal, signal.getsignal
     if hasattr(set_handler, _MARK):
         return
@@ -61,6 +67,33 @@ def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
     setattr(guarded_signal, _MARK, True)
     signal.signal = guarded_signal
     signal.getsignal = guarded_getsignal
+    cancel.KEEPERS.add(__file__)
+    _watch_timers()
+
+
+def _watch_timers() -> None:
+    set_timer, set_alarm = signal.setitimer, signal.alarm
+
+    @functools.wraps(set_timer)
+    def watched_setitimer(which: Any, *times: Any) -> Any:
+        _timers[which] = current.get()
+        return set_timer(which, *times)
+
+    @functools.wraps(set_alarm)
+    def watched_alarm(seconds: Any) -> Any:
+        _timers[signal.ITIMER_REAL] = current.get()
+        return set_alarm(seconds)
+
+    signal.setitimer = watched_setitimer
+    signal.alarm = watched_alarm
+
+
+def end_timers(run: Journal) -> None:
+    """Stop the timers that this run set and left behind: nobody is there who expects them."""
+    for which, owner in list(_timers.items()):
+        if owner is run:
+            signal.setitimer(which, 0)
+            del _timers[which]
 
 
 def _bare(handler: Any) -> Any:

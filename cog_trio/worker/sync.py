@@ -18,11 +18,12 @@ from typing import Any, Final
 
 import trio
 
-from cog_trio.worker.cancel import FALLBACK_AFTER, Gate
+from cog_trio.worker.cancel import FALLBACK_AFTER, KEEPERS, Gate
 from cog_trio.worker.outputs import Sender, is_stream
 from cog_trio.worker.slots import Job, Stage, end_forked_child
 
 _END: Final = object()
+KEEPERS.add(__file__)
 
 
 class SyncExecutor:
