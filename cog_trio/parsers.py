@@ -118,6 +118,23 @@ def _token(value: str) -> str:
     raise _expect("printable ASCII without blanks at its ends")
 
 
+def _bearer(value: str) -> str:
+    if re.fullmatch(r"[!-~]+", value):
+        return value
+    raise _expect("printable ASCII without blanks, at least one character")
+
+
+def _prefix(value: str) -> str:
+    trimmed = value.rstrip("/")
+    if (
+        value.startswith("/")
+        and re.fullmatch(r"[!-~]*", trimmed)
+        and not re.search(r"[?#\\\"<>]|//|/\.\.?(/|$)", trimmed)
+    ):
+        return trimmed
+    raise _expect("a path that begins with /, like /models/a")
+
+
 def _upload_url(value: str) -> str:
     if re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?(\?[^#\s]*)?", value, re.IGNORECASE) and value.isprintable():
         return value
@@ -165,4 +182,6 @@ ORIGIN: Final = Parser("ORIGIN", _origin)
 UPLOAD_URL: Final = Parser("URL", _upload_url)
 HOST_PATTERN: Final = Parser("PATTERN", _host_pattern)
 TOKEN: Final = Parser("TOKEN", _token)
+BEARER: Final = Parser("TOKEN", _bearer)
+PREFIX: Final = Parser("PATH", _prefix)
 SIGNING_SECRET: Final = Parser("SECRET", _signing_secret)

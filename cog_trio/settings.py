@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from cog_trio.parsers import (
+    BEARER,
     COUNT,
     DENIAL,
     FORMAT,
@@ -29,6 +30,7 @@ from cog_trio.parsers import (
     ORIGIN,
     PATH,
     PORT,
+    PREFIX,
     SECONDS,
     SIGNING_SECRET,
     SIZE,
@@ -201,12 +203,29 @@ class Settings:
     webhook_auth_token: str | None = _row(
         None, "", TOKEN, "bearer token sent with webhooks", variable="WEBHOOK_AUTH_TOKEN", secret=True
     )
+    auth_token: str | None = _row(
+        None,
+        "--auth-token",
+        BEARER,
+        "bearer token that requests must carry, but for probes; better by the variable: flags are seen by all users",
+        secret=True,
+    )
     cors_origins: tuple[str, ...] = _row(
         (),
         "--cors-origin",
         ORIGIN,
         "an origin whose web pages may use this server; may be repeated",
         many=True,
+    )
+    certfile: str | None = _row(
+        None,
+        "--certfile",
+        PATH,
+        "PEM file of certificate and chain: the server speaks TLS",
+        aliases=("--ssl-certfile",),
+    )
+    keyfile: str | None = _row(
+        None, "--keyfile", PATH, "PEM file of the certificate's key, not encrypted", aliases=("--ssl-keyfile",)
     )
     timeout_keep_alive: float = _row(
         75.0, "--timeout-keep-alive", SECONDS, "seconds that a connection without a request stays open"
@@ -240,6 +259,13 @@ class Settings:
         variable="LOG_FORMAT",
         lenient=FORMAT,
         shown="console on a terminal, else json; container: json",
+    )
+    root_path: str = _row(
+        "",
+        "--root-path",
+        PREFIX,
+        "path under which a proxy shows this server, like `/models/a`; requests may carry it or not",
+        shown="none",
     )
     access_log: bool = _row(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
 
@@ -293,6 +319,9 @@ def read(
             values["log_level"] = level
     if values.get("uds") is not None and values.get("fd") is not None:
         raise BadSetting("--uds and --fd exclude each other")
+    for given, absent in (("certfile", "keyfile"), ("keyfile", "certfile")):
+        if given in values and absent not in values:
+            raise BadSetting(f"--{given} needs --{absent}: TLS takes a certificate and its key")
     return Settings(**values), warnings
 
 

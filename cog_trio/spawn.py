@@ -44,6 +44,12 @@ _COMMAND = (
         "import sys; del sys.path[0]; import runpy; runpy.run_module('cog_trio.worker', None, '__main__', True)",
     )
 )
+_SECRETS = (  # variables of the server's that no model has to know; settings.py marks the same ones
+    "COG_TRIO_AUTH_TOKEN",
+    "COG_TRIO_UPLOAD_URL",
+    "COG_TRIO_WEBHOOK_SECRET",
+    "WEBHOOK_AUTH_TOKEN",
+)
 _ALIASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_alias")
 
 
@@ -116,7 +122,8 @@ class WorkerProcess:
 def spawn(
     cwd: str | None = None, env: Mapping[str, str] | None = None, *, command: Sequence[str] | None = None
 ) -> WorkerProcess:
-    """Start a worker in ``cwd`` with our environment and ``env`` on top; ``command`` is another program, for tests.
+    """Start a worker in ``cwd`` with our environment, less our secrets, and ``env`` on top; ``command`` is another
+    program, for tests.
 
     Raises:
       OSError: if it can't be started; nothing is left behind.
@@ -160,8 +167,10 @@ def _pipe(ours: ExitStack, theirs: ExitStack, size: int) -> tuple[int, int]:
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """Ours, what was asked for, and our ``cog`` right behind the working folder on the worker's path (D34)."""
-    environment = {**os.environ, **(extra or {})}
+    """Ours without our secrets, what was asked for, and our ``cog`` right behind the working folder on the worker's
+    path (D34)."""
+    ours = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    environment = {**ours, **(extra or {})}
     inherited = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{_ALIASES}{os.pathsep}{inherited}" if inherited else _ALIASES
     return environment

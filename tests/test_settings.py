@@ -64,6 +64,9 @@ def test_settings_are_frozen() -> None:
         ("access_log", "true", False),
         ("webhook_secret", "whsec_c2VjcmV0", "whsec_c2VjcmV0"),
         ("webhook_secret", "c2VjcmV0", "c2VjcmV0"),
+        ("auth_token", "a/b+c==", "a/b+c=="),
+        ("root_path", "/models/a/", "/models/a"),
+        ("root_path", "/", ""),
     ],
 )
 def test_flag_is_parsed(field: str, text: str, value: Any) -> None:
@@ -104,6 +107,15 @@ def test_repeated_flag_and_list_in_a_variable() -> None:
         ("cors_origins", ["*"]),
         ("webhook_secret", "whsec_"),
         ("webhook_secret", "not base64"),
+        ("auth_token", ""),
+        ("auth_token", "a b"),
+        ("auth_token", "ä"),
+        ("auth_token", "a\n"),
+        ("root_path", ""),
+        ("root_path", "models"),
+        ("root_path", "/a?b"),
+        ("root_path", "//evil.example"),
+        ("root_path", "/a/../b"),
     ],
 )
 def test_wrong_flag_is_one_line_that_names_it(field: str, text: Any) -> None:
@@ -147,10 +159,30 @@ def test_W16_token_that_no_header_can_carry_is_refused_and_not_shown(token: str)
 
 
 def test_D42_secrets_are_in_no_repr() -> None:
-    chosen = _read(WEBHOOK_AUTH_TOKEN="t0k3n", COG_TRIO_WEBHOOK_SECRET="whsec_c2VjcmV0")
+    chosen = _read(
+        WEBHOOK_AUTH_TOKEN="t0k3n",
+        COG_TRIO_WEBHOOK_SECRET="whsec_c2VjcmV0",
+        COG_TRIO_AUTH_TOKEN="b3arer",
+        COG_TRIO_UPLOAD_URL="https://up.example/?key=s1gned",
+    )
     assert (chosen.webhook_auth_token, chosen.webhook_secret) == ("t0k3n", "whsec_c2VjcmV0")
-    assert "t0k3n" not in repr(chosen)
-    assert "c2VjcmV0" not in repr(chosen)
+    for secret in ("t0k3n", "c2VjcmV0", "b3arer", "s1gned"):
+        assert secret not in repr(chosen)
+
+
+def test_D40_a_token_that_no_header_can_carry_is_refused_and_not_shown() -> None:
+    for given in ({"auth_token": "s3 cret"}, {}):
+        with pytest.raises(BadSetting) as caught:
+            read(given, {} if given else {"COG_TRIO_AUTH_TOKEN": "s3\tcret"})
+        assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "absent"), [("certfile", "keyfile"), ("keyfile", "certfile")])
+def test_certificate_and_key_need_each_other(given: str, absent: str) -> None:
+    with pytest.raises(BadSetting, match=rf"^--{given} needs --{absent}: "):
+        _read({given: "/x.pem"})
+    both = _read({"certfile": "/c.pem"}, COG_TRIO_KEYFILE="/k.pem")
+    assert (both.certfile, both.keyfile) == ("/c.pem", "/k.pem")
 
 
 def test_empty_token_is_a_token() -> None:

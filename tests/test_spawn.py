@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from cog_trio import settings
+from cog_trio import spawn as module
 from cog_trio.spawn import WorkerProcess, spawn
 
 LIMIT = 20.0  # seconds; no test waits that long unless it fails
@@ -87,6 +89,19 @@ def test_what_a_worker_is_started_with(tmp_path: Path, monkeypatch: pytest.Monke
     assert told["path"][1:] == ["/somewhere"]
     assert told["cwd"] == str(tmp_path)
     assert told["extra"] == "1"
+
+
+def test_D40_D42_secrets_of_the_server_do_not_come_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {option.variable for option in settings.OPTIONS if option.secret}
+    assert secrets == set(module._SECRETS)
+    for name in secrets:
+        monkeypatch.setenv(name, "hidden")
+    monkeypatch.setenv("SHOWN", "shown")
+    with child("import json, os, sys; print(json.dumps(dict(os.environ)), flush=True); sys.stdin.read()") as process:
+        told = json.loads(line_of(process))
+    assert told["SHOWN"] == "shown"
+    assert secrets.isdisjoint(told)
+    assert "hidden" not in told.values()
 
 
 def test_the_worker_gets_the_old_descriptor_limit() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from cog_trio.splice import Pieces, parts
-from cog_trio.transport.http.access import Access, ClientGone
+from cog_trio.transport.http.access import UNAUTHORIZED, Access, ClientGone, answered, is_long
 from cog_trio.transport.http.inbox import EXTENSION, Inbox
 from cog_trio.transport.http.wire import BAD_ID, NOT_UTF8, detail, encode, fault, is_id
 
@@ -87,9 +87,10 @@ Handler: TypeAlias = "Callable[[Request], Awaitable[Reply | Stream]]"
 
 
 class Resource:
-    """What one path answers to."""
+    """What one path answers to; ``open``: to all, whether they have the token or not."""
 
-    def __init__(self, **methods: Handler) -> None:
+    def __init__(self, *, open: bool = False, **methods: Handler) -> None:
+        self.open = open
         self.methods = dict(methods)
         if "GET" in methods:
             self.methods["HEAD"] = methods["GET"]
@@ -102,9 +103,11 @@ class Routes(NamedTuple):
     fixed: Mapping[bytes, Resource]  # b"/predictions"
     with_id: Mapping[tuple[bytes, bytes | None], Resource]  # (b"predictions", b"cancel")
     websocket: bytes  # the path of the only WebSocket
-    converse: Callable[[dict[bytes, bytes], Receive, Send], Awaitable[None]]
+    converse: Callable[[dict[bytes, bytes], str | None, Receive, Send], Awaitable[None]]
 
 
+PROBES: Final = frozenset((b"/health-check", b"/livez", b"/readyz"))  # they come often: no line of the log at info
+_UNKNOWN: Final = Reply(401, encode({"detail": UNAUTHORIZED}), ((b"www-authenticate", b"Bearer"),))
 NOT_FOUND: Final = Reply(404, encode({"detail": "Not Found"}))
 _BROKEN: Final = Reply(500, encode({"detail": "Internal Server Error"}))
 _NOT_UTF8: Final = Reply(400, detail([fault(["path", "id"], NOT_UTF8)]))
@@ -116,11 +119,13 @@ class App:
 
     Args:
       closing: whether replies shall close their connections (the service drains).
+      root: the path under which a proxy shows this server; requests may carry it or not.
     """
 
     def __init__(
-        self, routes: Routes, access: Access, *, closing: Callable[[], bool], log_requests: bool = True
+        self, routes: Routes, access: Access, *, closing: Callable[[], bool], root: str = "", log_requests: bool = True
     ) -> None:
+        self._root = root.encode()
         self._routes = routes
         self._access = access
         self._closing = closing
@@ -145,9 +150,10 @@ class App:
             headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *headers]
         if b"origin" in request.headers:
             headers += self._access.cors(request.headers)
-        if self._closing() and scope["http_version"] in ("1.0", "1.1"):
-            headers.append(_CLOSE)
         status = reply.status
+        closes = self._closing() or (status in (401, 403) and is_long(request.headers))
+        if closes and scope["http_version"] in ("1.0", "1.1"):
+            headers.append(_CLOSE)
         if isinstance(reply, Reply):
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": reply.body})
@@ -162,42 +168,59 @@ class App:
         """A request to become a WebSocket. A page from anywhere can make it, so it is none that only reads."""
         started = time.perf_counter()
         headers = _merged(scope["headers"])
-        refused = self._access.refusal("CONNECT", headers)
-        reply = NOT_FOUND if refused is None else Reply(403, encode({"detail": refused}))
-        status = reply.status
-        if refused is None and scope["raw_path"] == self._routes.websocket:
+        reply = self._refusal("CONNECT", headers) or (
+            None if self._access.is_known(headers, websocket=True) else _UNKNOWN
+        )
+        if reply is None and self._below(scope["raw_path"]) != self._routes.websocket:
+            reply = NOT_FOUND
+        if reply is None:
             status = 101
-            await self._routes.converse(headers, receive, send)
+            await self._routes.converse(headers, answered(scope["subprotocols"]), receive, send)
         else:
-            told = [_JSON, (b"content-length", b"%d" % len(reply.body))]
+            status = reply.status
+            told = [_JSON, (b"content-length", b"%d" % len(reply.body)), *reply.headers]
             await send({"type": "websocket.http.response.start", "status": status, "headers": told})
             await send({"type": "websocket.http.response.body", "body": reply.body})
         self._log(scope, status, started)
 
+    def _refusal(self, method: str, headers: dict[bytes, bytes]) -> Reply | None:
+        refused = self._access.refusal(method, headers)
+        return None if refused is None else Reply(403, encode({"detail": refused}))
+
     async def _answer(self, scope: Mapping[str, Any], request: Request) -> Reply | Stream:
-        refused = self._access.refusal(request.method, request.headers)
-        if refused is not None:
-            return Reply(403, encode({"detail": refused}))
+        method, headers = request.method, request.headers
+        refusal = self._refusal(method, headers)
+        if refusal is not None:
+            return refusal
         path: bytes = scope["raw_path"]
-        resource = self._routes.fixed.get(path)
-        if resource is None:
-            found = self._find(path, request)
-            if isinstance(found, Reply):
-                return found
-            resource = found
-        handler = resource.methods.get(request.method)
+        found = self._routes.fixed.get(path) or self._find(path, request)
+        resource = found if isinstance(found, Resource) else None
+        if resource is not None and method not in resource.methods:  # a browser asks that without the token
+            preflight = self._access.preflight(method, headers, resource.allow)
+            if preflight:
+                return Reply(204, b"", preflight[2:])
+        if not (resource is not None and resource.open) and not self._access.is_known(headers):
+            return _UNKNOWN
+        if isinstance(found, Reply):
+            return found
+        handler = found.methods.get(method)
         if handler is not None:
             return await handler(request)
-        preflight = self._access.preflight(request.method, request.headers, resource.allow)
-        if preflight:
-            return Reply(204, b"", preflight[2:])
-        return Reply(405, encode({"detail": "Method Not Allowed"}), ((b"allow", resource.allow),))
+        return Reply(405, encode({"detail": "Method Not Allowed"}), ((b"allow", found.allow),))
 
-    def _find(self, path: bytes, request: Request) -> Resource | Reply:
-        """The resource of a path that is none of the fixed ones as it stands; sets the request's id."""
+    def _below(self, path: bytes) -> bytes:
+        """A path without what is not ours: the host of an absolute target, a fragment, the root."""
         if not path.startswith(b"/"):
             path = _of_absolute(path)
         path = path.partition(b"#")[0]  # a fragment is for the client itself
+        root = self._root
+        if root and path.startswith(root) and path[len(root) : len(root) + 1] in (b"", b"/"):
+            path = path[len(root) :] or b"/"
+        return path
+
+    def _find(self, path: bytes, request: Request) -> Resource | Reply:
+        """The resource of a path that is none of the fixed ones as it stands; sets the request's id."""
+        path = self._below(path)
         parts = path.split(b"/")[1:]
         resource = self._routes.fixed.get(path) if len(parts) == 1 else None
         if resource is not None:
@@ -216,7 +239,7 @@ class App:
     def _log(self, scope: Mapping[str, Any], status: int, started: float) -> None:
         if not self._log_requests:
             return
-        level = logging.DEBUG if scope["raw_path"] == b"/health-check" else logging.INFO  # probes come often
+        level = logging.DEBUG if scope["raw_path"] in PROBES else logging.INFO
         if access_log.isEnabledFor(level):
             taken = (time.perf_counter() - started) * 1000
             access_log.log(level, "%s %s %d %.1f ms", scope.get("method", "GET"), _shown(scope), status, taken)

@@ -9,12 +9,14 @@ The watcher is gone before the reply is sent, since the end of a request looks t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
+from cog_trio.health import HealthSnapshot, State
 from cog_trio.prediction import Prediction
 from cog_trio.settings import Settings
 from cog_trio.transport.http import wire
@@ -38,6 +40,8 @@ from cog_trio.transport.http.sse import EventStream
 from cog_trio.transport.service import GONE, REFUSALS, Service, refused
 from cog_trio.transport.websocket.conversation import Conversation
 
+DEFUNCT: Final = State.DEFUNCT.value
+SERVING: Final = (State.READY.value, "BUSY")
 LARGE: Final = 2**20  # bytes of a body; looking at a larger one must not hold up others
 _VARY: Final = (b"vary", b"accept, prefer")
 _ASYNC: Final = (_VARY, (b"preference-applied", b"respond-async"))
@@ -54,15 +58,17 @@ _URLS: Final = {
 
 def make_app(service: Service, settings: Settings, *, loopback: bool) -> App:
     """The ASGI app over a service. ``loopback``: it is bound to loopback addresses only (D41)."""
-    handlers = Handlers(service, settings.body_limit)
+    handlers = Handlers(service, settings)
 
-    async def converse(headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
-        await Conversation(service, trace(headers), receive, send).run()
+    async def converse(headers: dict[bytes, bytes], protocol: str | None, receive: Receive, send: Send) -> None:
+        await Conversation(service, trace(headers), receive, send).run(protocol)
 
     routes = Routes(
         fixed={
             b"/": Resource(GET=handlers.discover),
-            b"/health-check": Resource(GET=handlers.health_check),
+            b"/health-check": Resource(GET=handlers.health_check, open=True),
+            b"/livez": Resource(GET=handlers.livez, open=True),
+            b"/readyz": Resource(GET=handlers.readyz, open=True),
             b"/openapi.json": Resource(GET=handlers.openapi),
             b"/shutdown": Resource(POST=handlers.shutdown),
             **{family.path.encode(): Resource(POST=partial(handlers.create, family)) for family in FAMILIES},
@@ -79,27 +85,46 @@ def make_app(service: Service, settings: Settings, *, loopback: bool) -> App:
         converse=converse,
     )
     access = Access(settings, loopback=loopback)
-    return App(routes, access, closing=lambda: service.draining, log_requests=settings.access_log)
+    return App(
+        routes,
+        access,
+        closing=lambda: service.draining,
+        root=settings.root_path,
+        log_requests=settings.access_log,
+    )
 
 
 class Handlers:
     """One method a route."""
 
-    def __init__(self, service: Service, body_limit: int) -> None:
+    def __init__(self, service: Service, settings: Settings) -> None:
         self._service = service
-        self._body_limit = body_limit
+        self._body_limit = settings.body_limit
+        self._root = settings.root_path
 
     async def discover(self, request: Request) -> Reply:
         versions = self._service.health().versions
         version = versions.get("python_sdk") or versions["coglet"]
-        body = {"cog_version": version, **_URLS}
+        urls = dict(_URLS)
         for family in FAMILIES:
             if self._service.serves(family.mode):
-                body |= family.urls
-        return Reply(200, wire.encode(body))
+                urls |= family.urls
+        return Reply(
+            200, wire.encode({"cog_version": version, **{name: self._root + url for name, url in urls.items()}})
+        )
 
     async def health_check(self, request: Request) -> Reply:
         return Reply(200, (await self._service.check_health()).json())
+
+    async def livez(self, request: Request) -> Reply:
+        """Whether a new process could help: the worker is gone for good. Nobody is asked, so nothing can hold it up."""
+        return _probe(self._service.health(), lambda health: health.status != DEFUNCT)
+
+    async def readyz(self, request: Request) -> Reply:
+        """Whether requests should be sent here. A server that is busy stays: it answers polls and cancels, and creates
+        by 409 or its queue; without it a service of one pod would have no address at all."""
+        health = await self._service.check_health()
+        return _probe(health, lambda health: health.status in SERVING and not health.draining)
 
     async def openapi(self, request: Request) -> Reply:
         schema = self._service.schema
@@ -232,6 +257,11 @@ class Handlers:
         if prediction.refusal is not None:
             return _rejected(prediction.refusal)
         return shown(200, prediction.pieces(), (_VARY,))
+
+
+def _probe(health: HealthSnapshot, good: Callable[[HealthSnapshot], bool]) -> Reply:
+    body: dict[str, Any] = {"status": health.status}
+    return Reply(200 if good(health) else 503, wire.encode(body | {"draining": True} if health.draining else body))
 
 
 def _absent(family: Family) -> Reply:

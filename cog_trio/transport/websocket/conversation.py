@@ -49,10 +49,13 @@ class Conversation:
         self._followed: set[str] = set()
         self._unfollowed = trio.lowlevel.ParkingLot()
 
-    async def run(self) -> None:
-        """Accept the socket and talk until its end. Cancellation: what it alone kept alive is cancelled."""
+    async def run(self, protocol: str | None = None) -> None:
+        """Accept the socket, by the subprotocol if there is one, and talk until its end.
+
+        Cancellation: what it alone kept alive is cancelled.
+        """
         await self._receive()  # websocket.connect
-        await self._send({"type": "websocket.accept"})
+        await self._send({"type": "websocket.accept", "subprotocol": protocol})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_when_drained, nursery.cancel_scope)
             message: dict[str, Any] = await self._receive()
@@ -122,6 +125,10 @@ class Conversation:
             with subscription:
                 while not subscription.over:
                     await subscription.wait()
+                    if prediction.refusal is not None:  # it has waited in the queue, for nothing
+                        text = _refusal(*refused(prediction.refusal), prediction.id).decode()
+                        await self._send({"type": "websocket.send", "text": text})
+                        return
                     await self._tell(prediction, subscription)
         finally:
             self._followed.discard(prediction.id)
