@@ -26,6 +26,7 @@ class Row(NamedTuple):
 COMMANDS: Final = {
     "serve": Row("cog_trio.cli.serve", "Serve MODEL over HTTP."),
     "schema": Row("cog_trio.cli.schema", "Print the OpenAPI document of MODEL."),
+    "dockerfile": Row("cog_trio.cli.dockerfile", "Write a Dockerfile for the model of FOLDER, from its cog.yaml."),
 }
 
 
