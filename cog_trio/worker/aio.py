@@ -13,10 +13,11 @@ task end ``run_forever``, which is entered again: all other tasks live on (W34).
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import trio
@@ -24,6 +25,7 @@ import trio
 from cog_trio.bridge.protocol import LogLevel, WorkerLog
 from cog_trio.worker.cancel import KEEPERS, Gate
 from cog_trio.worker.faults import one_line
+from cog_trio.worker.health import CANCELLED
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
 from cog_trio.worker.record import current
 from cog_trio.worker.signals import end_timers
@@ -88,6 +90,23 @@ class AsyncExecutor:
             if task is not None and not task.delivered:
                 self._aims.add(task)
                 self._gate.poke()
+
+    def check(
+        self,
+        context: contextvars.Context,
+        check: Callable[[], Coroutine[Any, Any, str | None]],
+        finish: Callable[[str | None], None],
+    ) -> Callable[[], object]:
+        """Run a health check as a task, in this context; gives what cancels it."""
+        tasks: list[asyncio.Task[str | None]] = []
+
+        def begin() -> None:
+            task = context.run(self.loop.create_task, check())
+            task.add_done_callback(lambda task: finish(CANCELLED if task.cancelled() else task.result()))
+            tasks.append(task)
+
+        self.loop.call_soon_threadsafe(begin)
+        return lambda: self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
 
     def stop(self) -> None:
         """Have ``serve`` return once no run is left."""
@@ -193,11 +212,12 @@ class AsyncExecutor:
         running = asyncio.current_task(self.loop)
         return running is not None and all(task.inside for task in self._tasks.values() if task.task is running)
 
-    def _keep(self, error: BaseException) -> bool:
-        """For the next step of the run whose task is at work right now; whether there may be one."""
+    def _keep(self, error: BaseException, owner: object) -> bool:
+        """For the next step of the run that set the timer, or else of the one at work; whether there may be one."""
         running = asyncio.current_task(self.loop)
         for task in self._tasks.values():
-            if task.task is running and not (task.inside and self._gate.depth):
+            meant = task.task is running if owner is None else task.job.record is owner
+            if meant and not (task.task is running and task.inside and self._gate.depth):
                 task.owed = error if task.owing else None
                 return task.owing
         return False

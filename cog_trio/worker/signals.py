@@ -10,7 +10,8 @@ a flag says "user code": the very frame that is interrupted must not be one of t
 
 ``signal.getsignal`` and the results of ``signal.signal`` name the user's handlers, never ours.
 
-Timers are wrapped as well, to know which run set them: one that an async run leaves behind ends with it.
+Timers are wrapped as well, to know which run set them: of several async runs it is that one which is meant, whichever
+is at work when the timer rings, and a timer that a run leaves behind ends with it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ from cog_trio.worker.record import Journal, current
 
 _MARK: Final = "__cog_trio_guards_handlers__"
 _timers: Final[dict[int, Journal | None]] = {}  # by kind: the run that set it last
+_KINDS: Final[dict[int, int]] = {  # of the timer that sends this signal
+    signal.SIGALRM: signal.ITIMER_REAL,
+    signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
+    signal.SIGPROF: signal.ITIMER_PROF,
+}
 
 
 class _Guarded:
@@ -40,13 +46,14 @@ class _Guarded:
         self.report = report
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.gate.exposed(frame):
+        owner = _timers.get(_KINDS.get(signum, -1))
+        if self.gate.exposed(frame) and (owner is None or owner is current.get()):
             self.handler(signum, frame)
             return
         try:
             self.handler(signum, frame)
         except BaseException as error:  # noqa: BLE001  it is the user's, and we are not to get it
-            if not self.gate.owe(error):
+            if not self.gate.owe(error, owner):
                 self.report(error)
 
 

@@ -20,6 +20,7 @@ import trio
 
 from cog_trio.worker.cancel import FALLBACK_AFTER, KEEPERS, Gate
 from cog_trio.worker.outputs import Sender, is_stream
+from cog_trio.worker.signals import end_timers
 from cog_trio.worker.slots import Job, Stage, end_forked_child
 
 _END: Final = object()
@@ -67,6 +68,7 @@ class SyncExecutor:
             contextvars.copy_context().run(self._run, job)
         finally:
             self._gate.end()
+        end_timers(job.record)
         if not alarm and signal.getitimer(signal.ITIMER_REAL)[0]:
             signal.setitimer(signal.ITIMER_REAL, 0)  # a time-out of this run: it must not hit the next one
 

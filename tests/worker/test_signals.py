@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trio
 
+from cog_trio.bridge.protocol import SlotResponse
 from tests.worker.rig import open_worker
 from tests.worker.test_aio import CODE
 
@@ -73,6 +74,33 @@ async def test_a_time_out_by_alarm_comes_wherever_it_rings(tmp_path: Path) -> No
         for number in range(40):
             outcome = await parent.run({"code": FAST % (0.001 + number * 0.00037)})
             assert outcome.error == "TimeoutError: late"
+
+
+async def test_a_time_out_by_alarm_hits_the_run_that_set_it(tmp_path: Path) -> None:
+    """Given two runs, one with an alarm that is not at work when it rings, then the other one never notices."""
+    setter = f"""{HANDLER}
+async def run():
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    print("set")
+    async def items():
+        for number in range(1000):
+            await asyncio.sleep(0.01)
+            yield number
+    return items()
+"""
+    blocker = """
+import time
+async def run():
+    time.sleep(0.2)
+    return 7
+"""
+    async with open_worker(tmp_path, CODE, max_concurrency=2) as parent:
+        frames: list[SlotResponse] = []
+        predict = await parent.predict({"code": setter})
+        await parent.wait_log(predict, "set", frames)
+        assert (await parent.run({"code": blocker}, slot=1)).outputs == [7]
+        assert (await parent.finish(predict, frames)).error == "TimeoutError: late"
 
 
 async def test_a_time_out_by_alarm_comes_right_after_a_print(tmp_path: Path) -> None:
