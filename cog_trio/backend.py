@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -33,6 +32,7 @@ from cog_trio.bridge.protocol import (
 from cog_trio.health import Health, State, WorkerHealth
 from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
+from cog_trio.lifecycle import Lifecycle, WorkerEnded, WorkerReady, WorkerStarted
 from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
 from cog_trio.permit.pool import PermitInUse
 from cog_trio.settings import Settings
@@ -99,23 +99,37 @@ class Backend:
     """
 
     def __init__(
-        self, settings: Settings, nursery: trio.Nursery, now: Callable[[], datetime], on_change: Callable[[], None]
+        self,
+        number: int,
+        settings: Settings,
+        nursery: trio.Nursery,
+        lifecycle: Lifecycle,
+        on_change: Callable[[], None],
     ) -> None:
-        self.health = Health(now, settings.log_limit)
+        self.health = Health(lifecycle.now, settings.log_limit)
         self.orchestrator: Orchestrator | None = None  # while READY
         self.schema: bytes | None = None  # the OpenAPI document, from Described on
         self.streaming = False
         self.callees: dict[Mode, Callee] = {}  # complete while READY
         self.ended = False  # it has ended and was reaped, and no other one will follow
+        self._number = number
+        self._lifecycle = lifecycle
         self._on_change = on_change
         self._settings = settings
         self._nursery = nursery
         self._compiled = trio.Event()
         self._setting_up = False
+        self._alive = False  # a worker was started and has not ended
         self._pause = FIRST_PAUSE
+        self._began = 0.0  # on the trio clock: this setup, and when it was over
         self._ready_since = 0.0
         self._life = trio.CancelScope()
         self._stopping = False
+
+    @property
+    def capacity(self) -> int:
+        """Slots while it is ready."""
+        return 0 if self.orchestrator is None else self.orchestrator.pool.capacity
 
     @property
     def available(self) -> int:
@@ -161,7 +175,9 @@ class Backend:
                 while True:
                     self._setting_up = True
                     try:
-                        await self._serve(worker or spawn(cwd, environment), init)
+                        worker = worker or spawn(cwd, environment)
+                        self._has_started(worker)
+                        await self._serve(worker, init)
                     except SetupFailed as error:
                         self._lose(str(error))
                     except OSError as error:
@@ -188,8 +204,25 @@ class Backend:
                 self._ready_since = trio.current_time()
                 self.health.set_up()
                 log.info("Server ready")
+                if self._lifecycle.observed:
+                    setup = self._ready_since - self._began
+                    self._lifecycle.tell(WorkerReady(self._lifecycle.now(), self._number, setup))
                 self._on_change()
             await orchestrator.wait_ended()
+        if self._stopping and self._alive:
+            self._has_ended(None)
+
+    def _has_started(self, worker: WorkerProcess | Link) -> None:
+        self._alive = True
+        self._began = trio.current_time()
+        if self._lifecycle.observed:
+            pid = worker.pid if isinstance(worker, WorkerProcess) else None
+            self._lifecycle.tell(WorkerStarted(self._lifecycle.now(), self._number, pid))
+
+    def _has_ended(self, cause: str | None) -> None:
+        self._alive = False
+        if self._lifecycle.observed:
+            self._lifecycle.tell(WorkerEnded(self._lifecycle.now(), self._number, cause))
 
     def stop(self) -> None:
         """End the worker: asked first, killed after the orchestrator's grace. Repeatable."""
@@ -211,6 +244,8 @@ class Backend:
         elif trio.current_time() - self._ready_since >= LONGEST_PAUSE:
             self._pause = FIRST_PAUSE
         self._setting_up = False
+        if self._alive:
+            self._has_ended(None if self._stopping else cause)
         if self._stopping:
             log.info("the worker has ended: %s", cause)
         elif again:

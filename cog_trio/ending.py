@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from cog_trio.fleet import Fleet
-from cog_trio.prediction import Prediction
+from cog_trio.prediction import Blame, Prediction
 from cog_trio.settings import Settings
 from cog_trio.webhook import Webhooks
 
@@ -64,7 +64,7 @@ class Ending:
             if self._running:
                 log.warning("shutdown: cancelling what did not finish in time, predictions: %d", len(self._running))
             for prediction in self._running.values():
-                prediction.cancel()
+                prediction.cancel(Blame.SERVICE_END)
             self._to_stop.deadline = trio.current_time() + STOP_GRACE
             with self._to_stop:
                 await self._wait_idle()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -18,6 +17,7 @@ import trio
 from cog_trio.backend import UNKNOWN, Backend, Berth, Callee
 from cog_trio.bridge.protocol import Init, Mode
 from cog_trio.health import HealthSnapshot, State
+from cog_trio.lifecycle import Lifecycle
 from cog_trio.settings import Settings, worker_variables
 from cog_trio.spawn import WorkerProcess
 
@@ -34,7 +34,7 @@ class Fleet:
     """
 
     def __init__(
-        self, settings: Settings, nursery: trio.Nursery, now: Callable[[], datetime], on_change: Callable[[], None]
+        self, settings: Settings, nursery: trio.Nursery, lifecycle: Lifecycle, on_change: Callable[[], None]
     ) -> None:
         self.modes: Collection[Mode] = (Mode.PREDICT,)  # what the model's references name
         self.settled = trio.Event()  # one is ready, or none will be
@@ -42,7 +42,9 @@ class Fleet:
         self._settings = settings
         self._nursery = nursery
         self._on_change = on_change
-        self._workers = tuple(Backend(settings, nursery, now, self._changed) for _ in range(settings.workers))
+        self._workers = tuple(
+            Backend(number, settings, nursery, lifecycle, self._changed) for number in range(settings.workers)
+        )
 
     def begin(
         self, init: Init, worker: WorkerProcess | Link | None, cwd: str | None, environment: Mapping[str, str]
@@ -95,6 +97,20 @@ class Fleet:
         return sum(backend.available for backend in self._workers)
 
     @property
+    def capacity(self) -> int:
+        """Slots of those that are ready."""
+        return sum(backend.capacity for backend in self._workers)
+
+    @property
+    def workers_ready(self) -> int:
+        return sum(backend.orchestrator is not None for backend in self._workers)
+
+    @property
+    def respawns(self) -> int:
+        """Workers that were started again."""
+        return sum(backend.health.respawns for backend in self._workers)
+
+    @property
     def schema(self) -> bytes | None:
         """The OpenAPI document, from the first Described on."""
         return next((backend.schema for backend in self._workers if backend.schema is not None), None)
@@ -119,7 +135,7 @@ class Fleet:
             shown,
             setup=self._workers[0].health.setup,
             queued=queued if settings.queue else None,
-            respawns=sum(backend.health.respawns for backend in self._workers) if settings.respawn else None,
+            respawns=self.respawns if settings.respawn else None,
             workers=[backend.show(errors.get(number)) for number, backend in enumerate(self._workers)]
             if settings.workers > 1
             else None,

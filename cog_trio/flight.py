@@ -31,9 +31,10 @@ from cog_trio.bridge.protocol import (
     SlotId,
     Terminal,
 )
+from cog_trio.causes import SHUT_DOWN
 from cog_trio.permit.pool import SlotIdle
 from cog_trio.permit.slot import FileTaker
-from cog_trio.prediction import Fact, Outcome, Prediction
+from cog_trio.prediction import Blame, Fact, Outcome, Prediction
 
 if sys.version_info >= (3, 11):
     from typing import assert_never
@@ -44,9 +45,9 @@ NamesRun: TypeAlias = Idle | Cancelled | Failed | Terminal
 CUT: Final = Outcome(Fact.CUT)
 
 
-def lost(cause: str) -> Outcome:
+def lost(cause: str, blame: Blame = Blame.WORKER) -> Outcome:
     """The outcome of a run that ended by a cause of our own."""
-    return Outcome(Fact.RAISED, cause, ours=True)
+    return Outcome(Fact.RAISED, cause, blame=Blame.SERVICE_END if cause == SHUT_DOWN else blame)
 
 
 class Flight:

@@ -47,6 +47,11 @@ class Keeper:
         """Be one of those who follow a prediction's events. Raises: as ``History.follow``."""
         return prediction.history.follow(after, on_leave=partial(self._left, prediction))
 
+    def leave(self, prediction: Prediction) -> None:
+        """Who created it by a stream has left for good: there is no grace."""
+        if forsaken(prediction):
+            prediction.cancel()
+
     def _left(self, prediction: Prediction) -> None:
         if not forsaken(prediction):
             return

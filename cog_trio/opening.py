@@ -75,6 +75,7 @@ async def open_service(
             with trio.move_on_after(service._ending.limit, shield=True):
                 await service.wait_stopped()
             service._webhooks.close()
+            service._lifecycle.close()
             nursery.cancel_scope.cancel()
     except (trio.Cancelled, BaseExceptionGroup) as caught:
         ours = caught.split(trio.Cancelled)[1] if isinstance(caught, BaseExceptionGroup) else None

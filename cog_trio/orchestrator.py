@@ -35,7 +35,7 @@ from cog_trio.control import Event, Lost
 from cog_trio.flight import CUT, Flight, lost
 from cog_trio.permit.pool import PermitPool, SlotIdle
 from cog_trio.permit.slot import FileTaker, Job, PredictionSlot
-from cog_trio.prediction import Outcome
+from cog_trio.prediction import Blame, Outcome
 from cog_trio.process import Link, adopt
 from cog_trio.spawn import WorkerProcess
 from cog_trio.supervisor import Supervisor
@@ -47,7 +47,7 @@ __all__ = ["Event", "Lost", "Orchestrator", "SetupFailed", "WorkerLost", "open_o
 log: Final = logging.getLogger(__name__)
 
 SEND_LIMIT: Final = 5.0  # seconds for a frame that fits the empty buffer of an idle slot
-SHUTDOWN_LIMIT: Final = 10.0  # seconds for the worker's own exit, its atexit handlers included (D30)
+FAREWELL: Final = (2.0, 10.0)  # seconds, least and most, for the worker's own exit, its atexit handlers included (D30)
 DIRECT_SEND: Final = 32 * 2**10  # bytes of payload that surely fit this buffer
 
 
@@ -59,7 +59,9 @@ class SetupFailed(Exception):
 async def open_orchestrator(
     worker: WorkerProcess | Link, init: Init, settings: Settings, *, on_event: Callable[[Event], None]
 ) -> AsyncIterator[Orchestrator]:
-    """Adopt a worker, set it up, and yield once it is Ready; leaving the block shuts it down, or kills it after 10 s.
+    """Adopt a worker, set it up, and yield once it is Ready; leaving the block shuts it down.
+
+    A worker that does not leave is killed after the drain grace, or after 2 s or 10 s where that is less or more.
 
     ``on_event`` is called synchronously, in the order of the worker's messages.
 
@@ -79,10 +81,12 @@ async def open_orchestrator(
                 try:
                     yield orchestrator
                 finally:
-                    with trio.move_on_after(SHUTDOWN_LIMIT, shield=True) as grace:
+                    least, most = FAREWELL
+                    farewell = min(max(settings.drain_grace, least), most)
+                    with trio.move_on_after(farewell, shield=True) as grace:
                         await orchestrator.shutdown()
                     if grace.cancelled_caught:
-                        log.warning("the worker ignored its shutdown for %g s and is killed", SHUTDOWN_LIMIT)
+                        log.warning("the worker ignored its shutdown for %g s and is killed", farewell)
                     supervisor.pumps.cancel()
     if not usable:
         raise SetupFailed(supervisor.cause)
@@ -132,6 +136,7 @@ class Orchestrator:
             permit.dispatch(slot.prediction.id, flight.run)
             supervisor.flights[flight.slot] = flight
             slot.prediction.dispatched()
+            slot.began(slot.prediction)
             try:
                 await self._dispatch(flight, job)
                 with trio.move_on_after(self._predict_timeout) as limit:
@@ -192,7 +197,7 @@ class Orchestrator:
         supervisor = self._supervisor
         if isinstance(error, FrameTooLarge):  # nothing was written, which is proof enough (D22)
             flight.settle(SlotIdle(flight.slot, flight.prediction.id, flight.run))
-            flight.end(lost(str(error)))
+            flight.end(lost(str(error), Blame.SERVICE))
         elif not supervisor.dying:
             supervisor.nursery.start_soon(supervisor.close_slot, flight.slot)
 
@@ -202,7 +207,7 @@ class Orchestrator:
         if overrun and flight.outcome is not None:
             return  # it was in time, only its Idle is late
         if overrun:
-            flight.overrun = lost(causes.TIMED_OUT.format(self._predict_timeout))
+            flight.overrun = lost(causes.TIMED_OUT.format(self._predict_timeout), Blame.LIMIT)
         flight.prediction.history.release()
         self._supervisor.tell(Cancel(flight.slot, flight.prediction.id, flight.run))
         if self._cancel_grace is not None:

@@ -1,9 +1,9 @@
 """One prediction: its life as a table, what it has produced so far, and the one way to show it.
 
-``NEXT`` is the whole life cycle: code asks the table; a state with an empty row is terminal. A prediction does no I/O
-and starts nothing. The worker's messages are applied to it by the orchestrator, synchronously; the terminal step is
-the service's alone, after the slot is free again, and only it wakes those who wait. The cancel scope of its task is its
-cancellation token: cancelling it is synchronous, repeatable, and right even before the task has begun.
+Its life cycle is the table in status.py. A prediction does no I/O and starts nothing. The worker's messages are
+applied to it by the orchestrator, synchronously; the terminal step is the service's alone, after the slot is free
+again, and only it wakes those who wait. The cancel scope of its task is its cancellation token: cancelling it is
+synchronous, repeatable, and right even before the task has begun.
 
 Outputs stay the worker's own bytes (``msgspec.Raw``): one list of them is the single copy, spliced into every
 reply. A place can be reserved for a file that is still being read, so that the order is the model's (W50).
@@ -11,95 +11,42 @@ reply. A place can be reserved for a file that is still being read, so that the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from enum import Enum
 from typing import Any, Final
 
 import msgspec
 import trio
 
 from cog_trio.bridge.protocol import Json, LogSource, MetricMode, Mode, PredictionId
+from cog_trio.failures import failure
 from cog_trio.jsonvalue import decode_json
 from cog_trio.logtext import LogText
 from cog_trio.metrics import Unfit, aggregate
+from cog_trio.snapshot import ALL_EVENTS, Snapshot, WebhookEvent, encode
 from cog_trio.splice import LARGE, MARK, Packed, Pieces, pack, splice
+from cog_trio.status import NEXT, TERMINAL, Blame, Fact, IllegalTransition, Outcome, Status
 from cog_trio.stream import CAPACITY, History, Observer
+
+__all__ = [
+    "ALL_EVENTS",
+    "NEXT",
+    "TERMINAL",
+    "Blame",
+    "Fact",
+    "IllegalTransition",
+    "Outcome",
+    "Prediction",
+    "Status",
+    "WebhookEvent",
+    "utcnow",
+]
 
 LOG_LIMIT: Final = 32 * 2**20  # bytes of a prediction's logs, unless the settings say otherwise
 
 
-class Status(str, Enum):
-    STARTING = "starting"
-    PROCESSING = "processing"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELED = "canceled"
-
-
-class Fact(Enum):
-    """What can happen to a prediction."""
-
-    DISPATCHED = "dispatched"  # its Predict is about to be written
-    RETURNED = "returned"
-    RAISED = "raised"  # the model, or a cause of our own
-    CUT = "cut"  # it was cancelled, and the work has stopped
-
-
-NEXT: Final[Mapping[Status, Mapping[Fact, Status]]] = {
-    Status.STARTING: {Fact.DISPATCHED: Status.PROCESSING, Fact.RAISED: Status.FAILED, Fact.CUT: Status.CANCELED},
-    Status.PROCESSING: {Fact.RETURNED: Status.SUCCEEDED, Fact.RAISED: Status.FAILED, Fact.CUT: Status.CANCELED},
-    Status.SUCCEEDED: {},
-    Status.FAILED: {},
-    Status.CANCELED: {},
-}
-TERMINAL: Final = frozenset(status for status, row in NEXT.items() if not row)
-
-
-class IllegalTransition(Exception):
-    """A step that the table does not have: our own bug, never the worker's."""
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How a run ended, once its slot is free or given up."""
-
-    fact: Fact  # RETURNED, RAISED or CUT
-    error: str | None = None  # of RAISED: one line, Type: text
-    is_stream: bool = False  # of RETURNED: the output is an array, whatever the schema says
-    ours: bool = False  # a cause of our own (crash, poison, shutdown): it stands, also when a cancel was asked for
-    refusal: Exception | None = None  # it never began, because of this
-
-
-class WebhookEvent(str, Enum):
-    START = "start"
-    OUTPUT = "output"
-    LOGS = "logs"
-    COMPLETED = "completed"
-
-
-ALL_EVENTS: Final = frozenset(WebhookEvent)
-
-
 def utcnow() -> datetime:
     return datetime.now(timezone.utc)
-
-
-class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prediction as clients see it."""
-
-    id: str
-    status: Status
-    logs: str
-    metrics: dict[str, Json]
-    created_at: str  # RFC 3339, UTC
-    started_at: str | msgspec.UnsetType = msgspec.UNSET
-    completed_at: str | msgspec.UnsetType = msgspec.UNSET
-    output: msgspec.Raw | list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
-    error: str | msgspec.UnsetType = msgspec.UNSET
-    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class Prediction:
@@ -107,7 +54,6 @@ class Prediction:
 
     __slots__ = (
         "_completed_at",
-        "_created",
         "_created_at",
         "_error",
         "_finished",
@@ -120,6 +66,8 @@ class Prediction:
         "_pending",
         "_shown",
         "_started_at",
+        "blame",
+        "created",
         "events",
         "history",
         "id",
@@ -130,6 +78,7 @@ class Prediction:
         "queued",
         "refusal",
         "scope",
+        "started",
         "status",
         "streamed",
         "trace",
@@ -170,6 +119,7 @@ class Prediction:
         self.predict_time: float | None = None  # seconds from acceptance to the terminal step, fixed there
         self.queued = False  # it waits for a slot
         self.refusal: Exception | None = None  # why it has ended without having begun
+        self.blame = Blame.MODEL  # whose doing its end is; before it: of a cancellation that is under way
         self.output_size = 0  # bytes
         self._is_array = output_is_array
         self._outputs: list[msgspec.Raw | None] = []  # None: a file is being read; nothing behind it is shown
@@ -181,8 +131,9 @@ class Prediction:
         self._error: str | None = None
         self._finished = trio.Event()
         self._now = now
-        self._created = trio.current_time()
+        self.created = trio.current_time()
         self._created_at = now()
+        self.started: float | None = None  # on the trio clock
         self._started_at: datetime | None = None
         self._completed_at: datetime | None = None
 
@@ -204,6 +155,7 @@ class Prediction:
           IllegalTransition: unless it is starting.
         """
         self._step(Fact.DISPATCHED)
+        self.started = trio.current_time()
         self._started_at = self._now()
         self.history.start()
 
@@ -214,10 +166,11 @@ class Prediction:
           IllegalTransition: if the table refuses; nothing has changed then.
         """
         self._step(outcome.fact)
-        self.predict_time = trio.current_time() - self._created
+        self.predict_time = trio.current_time() - self.created
         self._completed_at = self._now()
         self._is_array = self._is_array or outcome.is_stream
         self.refusal = outcome.refusal
+        self.blame = outcome.blame if outcome.ours else self.blame
         if self.status is Status.FAILED:
             self._error = outcome.error or "Error: "
         if self._pending:
@@ -287,8 +240,10 @@ class Prediction:
 
     # Who acts on it, who waits.
 
-    def cancel(self) -> None:
+    def cancel(self, blame: Blame = Blame.MODEL) -> None:
         """Ask for its end; what follows is the work of its task. Repeats and late calls change nothing."""
+        if not (self.scope.cancel_called or self.terminal):
+            self.blame = blame
         self.scope.cancel()
 
     @property
@@ -337,7 +292,39 @@ class Prediction:
     def output(self) -> Json:
         """The output decoded, for embedders; ``None`` when there is none."""
         shown = self._output(self.status)
-        return None if shown is msgspec.UNSET else decode_json(_encode(shown))
+        return None if shown is msgspec.UNSET else decode_json(encode(shown))
+
+    def result(self) -> Json:
+        """The output decoded, of one that has succeeded.
+
+        Raises:
+          PredictionFailed, PredictionCanceled: what the model did instead; the prediction is on it.
+          WorkerDied, PredictionTimedOut, ServiceEnded, PredictionLost, Rejected: what came between.
+          trio.WouldBlock: if it has not ended yet.
+        """
+        if not self.terminal:
+            raise trio.WouldBlock
+        if (why := self.failure) is not None:
+            raise why
+        return self.output
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ``result`` raises; ``None`` if it has succeeded, or not ended."""
+        return failure(self) if self.terminal else None
+
+    @property
+    def created_at(self) -> datetime:
+        return self._created_at
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When it was sent to the worker; ``None`` before."""
+        return self._started_at
+
+    @property
+    def completed_at(self) -> datetime | None:
+        return self._completed_at
 
     @property
     def size(self) -> int:
@@ -369,7 +356,7 @@ class Prediction:
             status, metrics, error, completed_at = Status.PROCESSING, self._metrics, None, None
         output = self._output(status)
         large = output if isinstance(output, (msgspec.Raw, list)) and self.output_size > LARGE else None
-        data = _encode(
+        data = encode(
             Snapshot(
                 id=self.id,
                 status=status,
@@ -388,7 +375,7 @@ class Prediction:
     def announcement(self) -> bytes:
         """It as JSON at the moment it began, whatever has happened since."""
         began = self._started_at or self._created_at
-        return _encode(
+        return encode(
             Snapshot(
                 id=self.id,
                 status=Status.PROCESSING,

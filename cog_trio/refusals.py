@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cog_trio.bridge.protocol import Mode
-from cog_trio.health import State
+from cog_trio.health import HealthSnapshot, State
 
 STARTING: Final = "Setup has not finished yet. Wait until it has finished, or GET /health-check for status."
 SHUTTING_DOWN: Final = "Server is shutting down"
@@ -37,6 +37,18 @@ class NotReady(Rejected):
     """There is no worker that could run it, or the service is shutting down."""
 
 
+class ShuttingDown(NotReady):
+    """The service is shutting down."""
+
+
+class SetupFailed(NotReady):
+    """The model could not be set up; ``logs`` has what it printed, its traceback and the cause."""
+
+    def __init__(self, id: str | None, text: str, logs: str) -> None:
+        super().__init__(id, text)
+        self.logs = logs
+
+
 class NotOffered(Rejected):
     """The model has no function of this kind (W26)."""
 
@@ -65,7 +77,11 @@ class QueueTimedOut(Rejected):
         super().__init__(id, f"No prediction slot became free within {seconds:g} s")
 
 
-def not_ready(state: State, cause: str | None, draining: bool, id: str | None) -> NotReady:
+def not_ready(health: HealthSnapshot, id: str | None = None) -> NotReady:
     """The refusal for the state that the service is in."""
-    text = SHUTTING_DOWN if draining else STATES[state].format(cause=cause)
-    return NotReady(id, text)
+    if health.draining:
+        return ShuttingDown(id, SHUTTING_DOWN)
+    text = STATES[State(health.status)].format(cause=health.cause)
+    if health.status == State.SETUP_FAILED:
+        return SetupFailed(id, text, "" if health.setup is None else health.setup.logs)
+    return ShuttingDown(id, text) if text == SHUTTING_DOWN else NotReady(id, text)

@@ -2,38 +2,36 @@
 
 In come create, cancel, watch, shutdown: synchronous calls without a checkpoint, so there is nothing to lock, and
 registering a prediction and taking its permit are one step. Out come predictions to wait for and snapshots to
-show. Its nursery holds one task a worker (backend.py), one a prediction, and a few short ones; none
+show. Its nursery holds one task a worker (backend.py), one a prediction (runs.py), and a few short ones; none
 outlives the block of ``open_service``, which yields at once: setup goes on beside, and health says STARTING.
 
-A prediction runs here, a request only watches it (D4). Its task sits in the prediction's own cancel scope. At its
-end the order is fixed: permit back (or slot poisoned), folder gone, *then* the terminal state is published, so
-that whoever learns the outcome can send the next request at once (W1). The last worker that ends unasked makes health
-DEFUNCT before its predictions fail; the service lives on and answers.
+A prediction runs here, a request only watches it (D4). The last worker that ends unasked makes health DEFUNCT before
+its predictions fail; the service lives on and answers. What waits for predictions on behalf of a program stands in
+embedding.py, and what is told of all this in lifecycle.py.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import msgspec
 import trio
 
-from cog_trio.bridge.protocol import Init, Json, Mode
+from cog_trio.bridge.protocol import Init, Mode
+from cog_trio.embedding import Embedding
 from cog_trio.ending import Ending
-from cog_trio.files import Readiness, Workspace, keep_ready_file, needs_spill, spill
+from cog_trio.files import Readiness, Workspace, keep_ready_file
 from cog_trio.fleet import Fleet
 from cog_trio.health import FINAL, HealthSnapshot
+from cog_trio.input_validation import InvalidInput, MalformedInput
 from cog_trio.keeping import Keeper
-from cog_trio.outputs import OutputFiles
-from cog_trio.permit.slot import Job, PredictionSlot
-from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent
+from cog_trio.lifecycle import Callback, Feed, Lifecycle
+from cog_trio.prediction import ALL_EVENTS, Prediction, Status, WebhookEvent
 from cog_trio.refusals import (
-    SHUTTING_DOWN,
     AlreadyRunning,
     AtCapacity,
     NotOffered,
@@ -42,12 +40,11 @@ from cog_trio.refusals import (
     Rejected,
     not_ready,
 )
-from cog_trio.retained import Retained
+from cog_trio.runs import Runs
 from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess
 from cog_trio.stream import OtherRun, Subscription, TooManyFollowers
-from cog_trio.upload import Target
-from cog_trio.waiting import Queue, Turn
+from cog_trio.waiting import Queue
 from cog_trio.webhook import Webhooks
 
 if TYPE_CHECKING:
@@ -65,13 +62,28 @@ __all__ = [
     "TooManyFollowers",
 ]
 
-log = logging.getLogger("cog_trio.service")
 
-CUT: Final = Outcome(Fact.CUT)
-BROKEN: Final = Outcome(Fact.RAISED, "InternalError: the service failed while this prediction ran", ours=True)
+@dataclass(frozen=True)
+class Statistics:
+    """A service in numbers, at one moment. Totals count from the opening of the service."""
+
+    slots: int  # of the workers that are ready
+    idle: int  # of these
+    running: int  # predictions in flight that do not wait for a slot
+    queued: int  # that do
+    workers: int  # that are ready
+    respawns: int  # workers that took the place of another
+    created: int  # predictions, in all
+    succeeded: int
+    failed: int
+    canceled: int
+    refused: int  # that were not created
+    retained: int  # finished ones that can still be read
+    retained_bytes: int
+    webhooks: int  # predictions whose webhooks are not all delivered yet
 
 
-class PredictionService:
+class PredictionService(Embedding):
     """Made by ``open_service`` only."""
 
     def __init__(
@@ -79,13 +91,11 @@ class PredictionService:
     ) -> None:
         self.settings = settings
         self._workspace = workspace
-        self._target = Target(settings.upload_url, settings.upload_timeout) if settings.upload_url else None
         self._nursery = nursery
         self._now = now
-        self._fleet = Fleet(settings, nursery, now, self._on_change)
+        self._lifecycle = Lifecycle(now)
+        self._fleet = Fleet(settings, nursery, self._lifecycle, self._on_change)
         self._keeper = Keeper(settings.stream_grace, nursery.start_soon)
-        self._running: dict[str, Prediction] = {}
-        self._retained = Retained(count=settings.retain, age=settings.retain_age, size=settings.retain_bytes)
         self._readiness = Readiness()
         self._last_number = 0
         self._webhooks = Webhooks(
@@ -96,7 +106,8 @@ class PredictionService:
             now=now,
         )
         self._queue = Queue(self._fleet, settings.queue, settings.queue_timeout)
-        self._ending = Ending(settings, self._running, self._fleet, self._webhooks)
+        self._runs = Runs(settings, workspace, self._queue, self._lifecycle, nursery.start_soon)
+        self._ending = Ending(settings, self._runs.open, self._fleet, self._webhooks)
 
     def _start(
         self,
@@ -150,24 +161,60 @@ class PredictionService:
     def _show_health(self, errors: Mapping[int, str]) -> HealthSnapshot:
         return self._fleet.snapshot(draining=self.draining, errors=errors, queued=len(self._queue))
 
-    def find(self, id: str) -> Prediction | None:
+    def get(self, id: str) -> Prediction | None:
         """The prediction of this id: in flight, else a finished one that is still kept."""
-        return self._running.get(id) or self._retained.get(id)
+        return self._runs.get(id)
 
     def running(self, id: str) -> Prediction | None:
         """The prediction of this id, if it is in flight."""
-        return self._running.get(id)
+        return self._runs.open.get(id)
+
+    def statistics(self) -> Statistics:
+        finished, queued = self._lifecycle.finished, len(self._queue)
+        return Statistics(
+            slots=self._fleet.capacity,
+            idle=self._fleet.available,
+            running=len(self._runs.open) - queued,
+            queued=queued,
+            workers=self._fleet.workers_ready,
+            respawns=self._fleet.respawns,
+            created=self._lifecycle.created,
+            succeeded=finished[Status.SUCCEEDED],
+            failed=finished[Status.FAILED],
+            canceled=finished[Status.CANCELED],
+            refused=self._lifecycle.refused,
+            retained=len(self._runs.retained),
+            retained_bytes=self._runs.retained.size,
+            webhooks=self._webhooks.pending,
+        )
+
+    def events(self) -> AbstractAsyncContextManager[Feed]:
+        """What happens from here on: ``async with service.events() as feed: async for event in feed``.
+
+        The feed holds ``lifecycle.CAPACITY`` events for a slow reader, then the oldest are lost and it gets
+        ``EventsLost``. It ends when the service has ended.
+        """
+        return self._lifecycle.feed()
+
+    def observe(self, callback: Callback) -> Callable[[], None]:
+        """Call ``callback`` for each event, in the step in which it happens: it must not wait, nor act on the service.
+
+        Gives what ends that. One that raises is logged and called no more.
+        """
+        return self._lifecycle.observe(callback)
 
     # What it does.
 
-    def admit(self, id: str | None = None) -> None:
+    def admit(self, id: str | None = None, mode: Mode = Mode.PREDICT) -> None:
         """Refuse what can't be run now, whatever its input.
 
         Raises:
           NotReady: with a text for the state that we are in.
         """
         if not self._fleet.ready or self.draining:
-            raise not_ready(self._fleet.state, self._fleet.cause, self.draining, id)
+            refusal = not_ready(self.health(), id)
+            self._lifecycle.has_refused(id, mode, refusal)
+            raise refusal
 
     def create(
         self,
@@ -191,15 +238,20 @@ class PredictionService:
           NotOffered, NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
           InvalidInput: with every fault of the input.
         """
-        if not self.serves(mode):
-            raise NotOffered(id, mode)
-        self.admit(id)
         callee = self._fleet.callee(mode)
-        sent, echo = callee.check(input or b"{}", id)
-        if id in self._running:
-            raise AlreadyRunning(id)
-        if not self._queue.has_room:
-            raise AtCapacity(id)
+        try:
+            if not self.serves(mode):
+                raise NotOffered(id, mode)
+            if not self._fleet.ready or self.draining:
+                raise not_ready(self.health(), id)
+            sent, echo = callee.check(input or b"{}", id)
+            if id in self._runs.open:
+                raise AlreadyRunning(id)
+            if not self._queue.has_room:
+                raise AtCapacity(id)
+        except (Rejected, InvalidInput, MalformedInput) as refusal:
+            self._lifecycle.has_refused(id, mode, refusal)
+            raise
         prediction = Prediction(
             f"pred_{self._number():x}" if id is None else id,
             input=echo,
@@ -215,9 +267,8 @@ class PredictionService:
             log_limit=self.settings.log_limit,
             now=self._now,
         )
-        self._running[prediction.id] = prediction
         self._webhooks.follow(prediction)
-        self._nursery.start_soon(self._run, self._queue.enter(prediction), sent, context or {})
+        self._runs.begin(prediction, sent, context or {})
         return prediction
 
     def watch(self, prediction: Prediction) -> AbstractContextManager[None]:
@@ -236,34 +287,13 @@ class PredictionService:
         """
         return self._keeper.follow(prediction, after)
 
-    async def predict(
-        self,
-        input: Mapping[str, Json] | None = None,
-        *,
-        id: str | None = None,
-        context: dict[str, str] | None = None,
-        mode: Mode = Mode.PREDICT,
-    ) -> Prediction:
-        """Run one prediction to its end and give it: see its ``status``, ``output``, ``error``, ``logs``, ``metrics``.
-
-        With ``Mode.TRAIN`` it is a training.
-
-        Raises: as ``create``, also when it is refused after it has waited in the queue. A prediction that failed raises
-        nothing.
-
-        Cancellation: the prediction is cancelled; its slot is free again once the model has stopped.
-        """
-        sent = msgspec.json.encode(input or {})
-        prediction = self.create(id=id, input=sent, context=context, watched=True, mode=mode)
-        with self.watch(prediction):
-            await prediction.wait_finished()
-        if prediction.refusal is not None:
-            raise prediction.refusal
-        return prediction
+    def leave(self, prediction: Prediction) -> None:
+        """Who created it by a stream has left and does not come back (D4)."""
+        self._keeper.leave(prediction)
 
     def cancel(self, id: str) -> bool:
         """Cancel the prediction of this id; False if none is in flight. Repeats are fine."""
-        if (prediction := self._running.get(id)) is None:
+        if (prediction := self._runs.open.get(id)) is None:
             return False
         prediction.cancel()
         return True
@@ -278,7 +308,8 @@ class PredictionService:
             return
         self._ending.begun.set()
         self._readiness.set(False)
-        self._queue.dissolve(SHUTTING_DOWN)
+        self._tell_health()
+        self._queue.dissolve(self.health())
         self._nursery.start_soon(self._ending.run)
 
     def _abort(self) -> None:
@@ -292,6 +323,17 @@ class PredictionService:
         await self._fleet.settled.wait()
         return self.health()
 
+    async def wait_ready(self) -> None:
+        """Wait until predictions can be created.
+
+        Raises:
+          SetupFailed: if setup has failed; its ``logs`` tell how.
+          NotReady: if there is no model, or the service is shutting down.
+        """
+        await self._fleet.settled.wait()
+        if not self._fleet.ready or self.draining:
+            raise not_ready(self.health())
+
     async def wait_shutdown(self) -> None:
         """Wait for the first call of ``shutdown``."""
         await self._ending.begun.wait()
@@ -300,65 +342,16 @@ class PredictionService:
         """Wait until everything that ``shutdown`` began is done: nothing in flight, no worker left."""
         await self._ending.over.wait()
 
-    # One prediction's task.
-
     def _on_change(self) -> None:
         """A slot has become free, or a worker is ready, gone or at its end."""
         self._readiness.set(self._fleet.ready and not self.draining)
+        self._tell_health()
         if self._fleet.state in FINAL:
-            self._queue.dissolve(not_ready(self._fleet.state, self._fleet.cause, self.draining, None).text)
+            self._queue.dissolve(self.health())
         self._queue.advance()
 
-    async def _run(self, turn: Turn, input: bytes | memoryview, context: dict[str, str]) -> None:
-        prediction = turn.prediction
-        folder = self._workspace.run_folder()
-        files = OutputFiles(prediction, folder, self._workspace, self._nursery.start_soon, target=self._target)
-        outcome = CUT  # stands when the cancellation comes before anything was sent, or while files are read
-        try:
-            with prediction.scope:
-                berth = await self._queue.wait(turn)
-                if isinstance(berth, Outcome):
-                    outcome = berth
-                else:
-                    slot = PredictionSlot(prediction, berth.permit)
-                    job = await self._job(slot, folder, input, context)
-                    outcome = job if isinstance(job, Outcome) else await berth.orchestrator.run(slot, job, files)
-        except Exception:  # a bug of ours: it ends the service, but nobody waits for ever
-            outcome = BROKEN
-            raise
-        finally:
-            if self._workspace.used(folder):
-                await self._workspace.remove(folder)
-            self._finish(prediction, outcome, files.error)
-
-    async def _job(
-        self, slot: PredictionSlot, folder: str, input: bytes | memoryview, context: dict[str, str]
-    ) -> Job | Outcome:
-        """What the worker gets; its outcome, if it could not be made. The permit is given back on every way out
-        but the good one."""
-        if not needs_spill(input, context):
-            return Job(output_dir=folder, input=msgspec.Raw(input), context=context)
-        try:
-            return Job(output_dir=folder, input_file=await spill(folder, input, context))
-        except BaseException as error:
-            with slot.permit:
-                if not isinstance(error, OSError):
-                    raise
-            return Outcome(Fact.RAISED, f"{type(error).__name__}: {error}", ours=True)
-
-    def _finish(self, prediction: Prediction, outcome: Outcome, file_error: str | None) -> None:
-        """The terminal step, and all bookkeeping with it."""
-        if not outcome.ours:
-            if prediction.cancel_requested:
-                outcome = CUT  # the work has stopped and its end was asked for, whatever it said last
-            elif file_error is not None and outcome.fact is Fact.RETURNED:
-                outcome = Outcome(Fact.RAISED, file_error)
-        prediction.finish(outcome)
-        del self._running[prediction.id]
-        self._retained.add(prediction)
-        if dropped := prediction.dropped_logs:
-            limit = self.settings.log_limit
-            log.warning("%d bytes of log text were dropped: over %d", dropped, limit, extra={"id": prediction.id})
+    def _tell_health(self) -> None:
+        self._lifecycle.health_is(self._fleet.state.value, self.draining, self._fleet.cause)
 
     def _number(self) -> int:
         """A number that no other service has used before, as far as clocks go: nanoseconds since 1970."""

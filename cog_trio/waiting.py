@@ -12,8 +12,9 @@ import trio
 
 from cog_trio.backend import Berth
 from cog_trio.fleet import Fleet
-from cog_trio.prediction import Fact, Outcome, Prediction
-from cog_trio.refusals import NotReady, QueueTimedOut, Rejected
+from cog_trio.health import HealthSnapshot
+from cog_trio.prediction import Blame, Fact, Outcome, Prediction
+from cog_trio.refusals import QueueTimedOut, Rejected, not_ready
 
 
 class Turn:
@@ -73,10 +74,10 @@ class Queue:
                 self._line[prediction].take(self._fleet.acquire_nowait())
             self._leave(prediction)
 
-    def dissolve(self, text: str) -> None:
-        """Nobody's turn will come: refuse all, with this text."""
+    def dissolve(self, health: HealthSnapshot) -> None:
+        """Nobody's turn will come: refuse all, because of the service's health."""
         for prediction, turn in list(self._line.items()):
-            turn.refuse(NotReady(prediction.id, text))
+            turn.refuse(not_ready(health, prediction.id))
             self._leave(prediction)
 
     def _leave(self, prediction: Prediction) -> None:
@@ -102,4 +103,4 @@ class Queue:
         if turn.berth is not None:
             return turn.berth
         refusal = turn.refusal or QueueTimedOut(turn.prediction.id, self._timeout)
-        return Outcome(Fact.RAISED, refusal.text, ours=True, refusal=refusal)
+        return Outcome(Fact.RAISED, refusal.text, blame=Blame.SERVICE, refusal=refusal)

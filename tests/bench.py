@@ -21,7 +21,7 @@ from cog_trio.bridge.protocol import (
 from cog_trio.control import Event
 from cog_trio.orchestrator import Orchestrator, open_orchestrator
 from cog_trio.permit.slot import Job, PredictionSlot
-from cog_trio.prediction import Fact, Outcome, Prediction
+from cog_trio.prediction import Blame, Fact, Outcome, Prediction
 from cog_trio.settings import Settings
 from cog_trio.testing.fakes import FakeWorker
 
@@ -118,8 +118,8 @@ async def opened(worker: FakeWorker | None = None, **settings: Any) -> AsyncIter
         assert bench.worker.reaped
 
 
-def outcome_of(error: str) -> Outcome:
-    return Outcome(Fact.RAISED, error, ours=True)
+def outcome_of(error: str, blame: Blame = Blame.WORKER) -> Outcome:
+    return Outcome(Fact.RAISED, error, blame=blame)
 
 
 def a_file(index: int = 0, place: int | None = None) -> FileOutput:

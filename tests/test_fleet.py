@@ -18,7 +18,7 @@ from cog_trio.service import AtCapacity, NotReady, PredictionService
 from cog_trio.settings import Settings, worker_variables
 from cog_trio.testing.fakes import Behaviour, FakeWorker, echo, exit_9, open_fake_worker, stall
 from tests.test_respawn import Spawner, until
-from tests.test_service import DIED, Clock, no_threads, temporary_folder
+from tests.test_service import DIED, Clock, ended, no_threads, temporary_folder
 
 __all__ = ["no_threads", "temporary_folder"]
 
@@ -118,9 +118,9 @@ async def test_one_crash_takes_only_its_own_predictions(autojump_clock: Clock, m
 
 async def test_D33_defunct_when_none_is_left(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ready(monkeypatch, exit_9, exit_9) as (service, _, _):
-        await service.predict()
+        await ended(service)
         assert service.health().status == "READY"
-        await service.predict()
+        await ended(service)
         assert service.health().status == "DEFUNCT"
         with pytest.raises(NotReady, match="The worker is gone"):
             service.create()

@@ -17,7 +17,7 @@ from cog_trio.opening import open_service
 from cog_trio.service import NotReady, PredictionService
 from cog_trio.settings import Settings
 from cog_trio.testing.fakes import Behaviour, FakeWorker, deaf, echo, exit_9, open_fake_worker, stall
-from tests.test_service import DIED, Clock, exists, no_threads, serving, temporary_folder
+from tests.test_service import DIED, Clock, ended, exists, no_threads, serving, temporary_folder
 
 __all__ = ["no_threads", "temporary_folder"]
 
@@ -94,7 +94,7 @@ async def test_D27_a_lost_worker_is_followed_by_another(autojump_clock: Clock, m
         assert (await service.predict({"n": 1})).output == {"n": 1}
         assert (shown(service)["respawns"], shown(service)["setup"]["status"]) == (1, "succeeded")
         assert workers[0].reaped
-        assert service.find("a") is prediction
+        assert service.get("a") is prediction
 
 
 async def test_the_pause_grows_while_workers_do_not_last(
@@ -103,12 +103,12 @@ async def test_the_pause_grows_while_workers_do_not_last(
     async with respawning(monkeypatch, *[exit_9] * 9, echo) as (service, _, _):
         pauses = []
         for _ in range(9):
-            assert (await service.predict()).error == DIED
+            assert (await ended(service)).error == DIED
             died = trio.current_time()
             pauses.append(await until(service, "READY") - died)
         assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
         assert service.health().respawns == 9
-        assert (await service.predict()).status.value == "succeeded"
+        assert (await ended(service)).status.value == "succeeded"
 
 
 async def test_a_worker_that_has_lasted_starts_the_pauses_anew(
@@ -118,7 +118,7 @@ async def test_a_worker_that_has_lasted_starts_the_pauses_anew(
         pauses = []
         for lasted in (0, 59, 60, 0):
             await trio.sleep(lasted)
-            await service.predict()
+            await ended(service)
             died = trio.current_time()
             pauses.append(await until(service, "READY") - died)
         assert pauses == [1, 2, 1, 2]
@@ -130,7 +130,7 @@ async def test_a_setup_that_fails_after_a_respawn_is_tried_again(
     """It worked before with the same code: what fails now may pass."""
     bad = FakeWorker()
     async with respawning(monkeypatch, exit_9, bad, OSError(11, "busy"), echo) as (service, _, spawner):
-        await service.predict()
+        await ended(service)
         died = trio.current_time()
         await trio.sleep(1)
         await bad.control_message()
@@ -159,7 +159,7 @@ async def test_a_first_setup_that_fails_is_final(autojump_clock: Clock, monkeypa
 async def test_without_respawn_it_is_over(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cog_trio.backend.spawn", Spawner([]))
     async with serving(exit_9) as (service, _):
-        await service.predict()
+        await ended(service)
         await trio.sleep(1000)
         assert service.health().status == "DEFUNCT"
         assert "respawns" not in shown(service)
@@ -178,11 +178,11 @@ async def test_D28_a_worker_killed_for_what_does_not_stop_is_followed(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with respawning(monkeypatch, deaf, echo, cancel_grace=2.0, predict_timeout=3.0) as (service, workers, _):
-        prediction = await service.predict()
+        prediction = await ended(service)
         assert prediction.predict_time == 5.0
         await until(service, "READY")
         assert workers[0].reaped
-        assert (await service.predict()).status.value == "succeeded"
+        assert (await ended(service)).status.value == "succeeded"
 
 
 async def test_a_worker_that_dies_while_the_model_is_compiled_is_not_ready(
@@ -191,7 +191,7 @@ async def test_a_worker_that_dies_while_the_model_is_compiled_is_not_ready(
     """It says Ready and dies at once: nobody may be sent to it."""
     dies = FakeWorker()
     async with respawning(monkeypatch, exit_9, dies, echo) as (service, _, _):
-        await service.predict()
+        await ended(service)
         await trio.sleep(1)
         await dies.set_up()
         dies.exit(-9)
@@ -207,7 +207,7 @@ async def test_a_shutdown_in_the_pause_or_in_the_new_setup_is_immediate(
 ) -> None:
     never_ready = FakeWorker()
     async with respawning(monkeypatch, exit_9, never_ready) as (service, _, spawner):
-        await service.predict()
+        await ended(service)
         await trio.sleep(after)
         start = trio.current_time()
         service.shutdown()
@@ -223,7 +223,7 @@ async def test_W30_the_readiness_file_goes_and_comes_back(
     async with respawning(monkeypatch, exit_9, stall, ready_file=str(path)) as (service, _, _):
         await trio.testing.wait_all_tasks_blocked()
         assert exists(path)
-        await service.predict()
+        await ended(service)
         await trio.testing.wait_all_tasks_blocked()
         assert not exists(path)
         await trio.sleep(1)

@@ -98,6 +98,13 @@ async def serving(
             yield service, fake
 
 
+async def ended(service: PredictionService, input: Any = None, **options: Any) -> Prediction:
+    """One prediction after its end, whatever it was."""
+    prediction = await service.submit(input, **options)
+    await prediction.wait_finished()
+    return prediction
+
+
 def shown(prediction: Prediction) -> dict[str, Any]:
     snapshot: dict[str, Any] = json.loads(prediction.snapshot())
     return snapshot
@@ -349,7 +356,7 @@ async def test_create_has_no_checkpoint_and_all_steps_are_there(autojump_clock: 
         with trio.testing.assert_no_checkpoints():
             prediction = service.create(id="a")
             assert service.health().status == "BUSY"
-            assert service.running("a") is service.find("a") is prediction
+            assert service.running("a") is service.get("a") is prediction
             assert service.cancel("a")
 
 
@@ -362,7 +369,7 @@ async def test_everything_the_worker_says_arrives(autojump_clock: Clock) -> None
         LogLine(LogSource.STDERR, "two"),
     )
     async with serving(behaviour) as (service, _):
-        snapshot = shown(await service.predict())
+        snapshot = shown(await ended(service))
         assert (snapshot["logs"], snapshot["output"], snapshot["metrics"]["m"]) == ("one\ntwo", [1, 2], {"n": 2})
 
 
@@ -373,7 +380,7 @@ async def test_a_failure_of_the_model(autojump_clock: Clock) -> None:
         await trio.lowlevel.checkpoint()
 
     async with serving(fail) as (service, _):
-        prediction = await service.predict()
+        prediction = await ended(service)
         assert (prediction.status.value, prediction.error) == ("failed", "ValueError: boom")
         assert service.health().status == "READY"
 
@@ -384,7 +391,7 @@ async def test_predict_time_is_exact(autojump_clock: Clock) -> None:
         worker.finish(run, b"1")
 
     async with serving(three_seconds) as (service, _):
-        prediction = await service.predict()
+        prediction = await ended(service)
         await trio.sleep(5)
         assert prediction.predict_time == 3.0
         assert prediction.metrics == {"predict_time": 3.0}
@@ -674,9 +681,8 @@ async def test_cancelling_the_caller_of_predict_cancels_it(autojump_clock: Clock
         with trio.move_on_after(2) as scope:
             await service.predict(id="a")
         assert scope.cancelled_caught
-        prediction = service.running("a")
+        prediction = service.get("a")
         assert prediction is not None
-        await prediction.wait_finished()
         assert (prediction.status.value, prediction.predict_time) == ("canceled", 2.0)
 
 
@@ -686,19 +692,19 @@ async def test_cancelling_the_caller_of_predict_cancels_it(autojump_clock: Clock
 async def test_D6_finished_predictions_are_found_for_a_while(autojump_clock: Clock) -> None:
     async with serving(settings=Settings(retain_age=60.0)) as (service, _):
         prediction = await service.predict(id="a")
-        assert service.find("a") is prediction
+        assert service.get("a") is prediction
         assert service.running("a") is None
         await trio.sleep(59)
-        assert service.find("a") is prediction
+        assert service.get("a") is prediction
         await trio.sleep(1)
-        assert service.find("a") is None
+        assert service.get("a") is None
 
 
 async def test_D6_a_finished_id_runs_anew(autojump_clock: Clock) -> None:
     async with serving() as (service, _):
         first = await service.predict({"n": 1}, id="a")
         second = await service.predict({"n": 2}, id="a")
-        assert service.find("a") is second is not first
+        assert service.get("a") is second is not first
 
 
 # The worker goes.
@@ -723,7 +729,7 @@ async def test_W6_a_crash_fails_what_runs_and_health_is_defunct_first(
         with pytest.raises(NotReady) as refused:
             service.create(id="c")
         assert refused.value.text == f"The worker is gone, predictions can't run: {DIED}"
-        assert service.find("a") is first, "the service lives"
+        assert service.get("a") is first, "the service lives"
         assert worker.reaped
     assert worker.reaped
 
@@ -736,7 +742,7 @@ async def test_W3_what_came_before_the_crash_is_kept(autojump_clock: Clock) -> N
         await trio.sleep_forever()
 
     async with serving(talk_and_die) as (service, _):
-        snapshot = shown(await service.predict())
+        snapshot = shown(await ended(service))
         assert (snapshot["logs"], snapshot["output"], snapshot["error"]) == ("last words", 1, DIED)
 
 
@@ -771,7 +777,7 @@ async def test_W16_a_slot_that_breaks_the_protocol_is_lost_and_the_other_lives(
         await (behaviour if run.run == 1 else echo)(worker, run)
 
     async with serving(first_breaks, slots=2) as (service, _):
-        broken = await service.predict({"n": 1})
+        broken = await ended(service, {"n": 1})
         assert broken.terminal
         assert service.health().status == "READY"
         for number in range(5):
@@ -783,7 +789,7 @@ async def test_W16_a_slot_that_breaks_the_protocol_is_lost_and_the_other_lives(
 
 async def test_W16_when_the_last_slot_is_lost_the_service_is_defunct(autojump_clock: Clock) -> None:
     async with serving(garbage) as (service, worker):
-        prediction = await service.predict()
+        prediction = await ended(service)
         assert prediction.status.value == "failed"
         assert service.health().status == "DEFUNCT"
         await trio.sleep(60)
@@ -815,7 +821,7 @@ async def test_W13_in_flight_work_gets_the_grace(autojump_clock: Clock) -> None:
         assert (prediction.status.value, trio.current_time() - start) == ("succeeded", 20)
         assert worker.reaped
         assert worker.status == 0
-        assert service.find("a") is prediction
+        assert service.get("a") is prediction
 
 
 async def test_W14_what_does_not_finish_is_cancelled(autojump_clock: Clock) -> None:
@@ -958,7 +964,7 @@ async def test_b21_a_fault_of_ours_is_one_named_error(autojump_clock: Clock, mon
         async def block() -> None:
             async with open_service("m.py", worker=worker) as service:
                 await service.wait_started()
-                monkeypatch.setattr("cog_trio.service.OutputFiles", broken)
+                monkeypatch.setattr("cog_trio.runs.OutputFiles", broken)
                 service.create()
                 await trio.sleep_forever()
 
@@ -1022,7 +1028,7 @@ async def test_W67_idle_comes_after_files_taken(autojump_clock: Clock, tmp_path:
 
 async def test_W48_an_output_file_that_is_missing_fails_the_prediction(autojump_clock: Clock, tmp_path: Path) -> None:
     async with serving(puts_out(tmp_path / "gone.png")) as (service, _):
-        prediction = await service.predict()
+        prediction = await ended(service)
         assert prediction.status.value == "failed"
         assert prediction.error == f"FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}/gone.png'"
         assert service.health().status == "READY"
@@ -1042,7 +1048,7 @@ async def test_W22_the_runs_folder_is_removed_on_every_outcome(autojump_clock: C
         service.cancel("cancel")
         await prediction.wait_finished()
         assert folders(tmp_path) == []
-        await service.predict(id="die")
+        await ended(service, id="die")
         assert folders(tmp_path) == []
     assert os.listdir(tmp_path) == []
 
@@ -1072,7 +1078,7 @@ async def test_a_large_input_that_cant_be_spilled_fails_and_gives_the_permit_bac
         await trio.lowlevel.checkpoint()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cog_trio.service.spill", full)
+    monkeypatch.setattr("cog_trio.runs.spill", full)
     async with serving() as (service, _):
         prediction = service.create(input=json.dumps("y" * (7 * 2**20)).encode())
         await prediction.wait_finished()
@@ -1087,7 +1093,7 @@ async def test_W5_a_cancel_while_spilling_gives_the_permit_back(
         await trio.sleep_forever()
         raise AssertionError
 
-    monkeypatch.setattr("cog_trio.service.spill", slow)
+    monkeypatch.setattr("cog_trio.runs.spill", slow)
     async with serving() as (service, _):
         prediction = service.create(id="a", input=json.dumps("y" * (7 * 2**20)).encode())
         await trio.sleep(1)

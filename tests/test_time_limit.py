@@ -8,11 +8,11 @@ import trio
 import trio.testing
 
 from cog_trio.bridge.protocol import Cancel, Done, Idle, Predict, RunCancelled
-from cog_trio.prediction import Fact, Outcome
+from cog_trio.prediction import Blame, Fact, Outcome
 from cog_trio.settings import Settings
 from cog_trio.testing.fakes import FakeWorker, deaf, exit_9, no_idle, stall
 from tests.bench import opened, outcome_of
-from tests.test_service import Clock, finish_after, no_threads, serving, shown, temporary_folder
+from tests.test_service import Clock, ended, finish_after, no_threads, serving, shown, temporary_folder
 
 __all__ = ["no_threads", "temporary_folder"]
 LATE = "Prediction timed out after 3 s"
@@ -26,15 +26,15 @@ async def test_a_prediction_over_its_limit_has_failed_and_its_slot_is_free(autoj
         assert (prediction.status.value, prediction.error, prediction.predict_time) == ("failed", LATE, 3.0)
         assert service.health().status == "READY"
         assert worker.kills == 0
-        assert (await service.predict(id="a")).error == LATE, "and the next one has its own"
+        assert (await ended(service, id="a")).error == LATE, "and the next one has its own"
 
 
 async def test_one_that_ends_in_time_is_not_touched(autojump_clock: Clock) -> None:
     async with serving(functools.partial(finish_after, 2.5), settings=limited()) as (service, _):
-        prediction = await service.predict()
+        prediction = await ended(service)
         await trio.sleep(10)
         assert (prediction.status.value, prediction.predict_time) == ("succeeded", 2.5)
-        assert (await service.predict()).status.value == "succeeded"
+        assert (await ended(service)).status.value == "succeeded"
 
 
 async def test_failed_is_said_only_when_the_work_has_stopped(autojump_clock: Clock) -> None:
@@ -60,13 +60,13 @@ async def test_a_model_that_swallows_the_stop_has_failed_with_what_it_put_out(au
         worker.finish(run, b'"survived"')
 
     async with serving(survive, settings=limited()) as (service, _):
-        snapshot = shown(await service.predict())
+        snapshot = shown(await ended(service))
         assert (snapshot["status"], snapshot["error"], snapshot["output"]) == ("failed", LATE, "survived")
 
 
 async def test_D28_with_a_grace_the_worker_is_killed(autojump_clock: Clock) -> None:
     async with serving(deaf, settings=limited(cancel_grace=4.0)) as (service, worker):
-        prediction = await service.predict()
+        prediction = await ended(service)
         assert (prediction.status.value, prediction.predict_time) == ("failed", 7.0)
         assert prediction.error == "Worker killed: a prediction over its time limit did not stop within 4 s"
         assert (service.health().status, bool(worker.kills)) == ("DEFUNCT", True)
@@ -98,7 +98,7 @@ async def test_cancelled_after_the_limit_has_failed(autojump_clock: Clock) -> No
         bench.worker.send(RunCancelled(predict.slot, predict.id, predict.run))
         bench.worker.say(Idle(predict.slot, predict.id, predict.run))
         await run.over.wait()
-        assert run.outcome == outcome_of(LATE)
+        assert run.outcome == outcome_of(LATE, Blame.LIMIT)
 
 
 async def test_a_run_that_has_ended_is_not_late_when_its_idle_is(autojump_clock: Clock) -> None:
@@ -119,11 +119,11 @@ async def test_a_crash_while_it_stops_is_told_as_a_crash(autojump_clock: Clock) 
         await exit_9(worker, run)
 
     async with serving(die, settings=limited()) as (service, _):
-        assert "Worker died: signal 9" in str((await service.predict()).error)
+        assert "Worker died: signal 9" in str((await ended(service)).error)
 
 
 async def test_D22_the_limit_does_not_replace_the_one_for_idle(autojump_clock: Clock) -> None:
     async with serving(no_idle, settings=limited()) as (service, _):
-        prediction = await service.predict()
+        prediction = await ended(service)
         assert (prediction.status.value, prediction.predict_time) == ("succeeded", 5.0)
         assert service.health().status == "DEFUNCT"

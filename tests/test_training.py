@@ -104,7 +104,7 @@ async def test_one_space_of_ids_and_one_set_of_slots(autojump_clock: Clock) -> N
         assert service.running("a") is training
         assert service.cancel("a")
         await training.wait_finished()
-        assert service.find("a") is training
+        assert service.get("a") is training
 
 
 async def test_a_document_without_the_training_checks_the_predictions_all_the_same(

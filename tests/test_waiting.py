@@ -47,7 +47,7 @@ async def test_a_queued_prediction_is_registered_and_starting(autojump_clock: Cl
         with trio.testing.assert_no_checkpoints():
             prediction = service.create(id="b")
         await trio.testing.wait_all_tasks_blocked()
-        assert service.running("b") is service.find("b") is prediction
+        assert service.running("b") is service.get("b") is prediction
         assert (shown(prediction)["status"], prediction.queued) == ("starting", True)
         assert "started_at" not in shown(prediction)
         with pytest.raises(AlreadyRunning):
@@ -91,7 +91,7 @@ async def test_cancel_leaves_the_queue_at_once(autojump_clock: Clock) -> None:
             service.create(id="d")
         await waiting[1].wait_finished()
         assert (waiting[1].status.value, waiting[1].predict_time, waiting[1].refusal) == ("canceled", 2.0, None)
-        assert service.find("b") is waiting[1]
+        assert service.get("b") is waiting[1]
         for id in ("runs", "a", "c", "d"):
             assert service.cancel(id)
             await trio.testing.wait_all_tasks_blocked()
@@ -117,7 +117,7 @@ async def test_a_cancel_at_any_step_loses_no_slot(autojump_clock: Clock, checkpo
         for _ in range(4):
             service.create()
         service.cancel("mine")
-        prediction = service.find("mine")
+        prediction = service.get("mine")
         assert prediction is None
     async with serving(settings=with_queue()) as (service, _):
         service.create(id="runs")
@@ -141,7 +141,7 @@ async def test_who_waits_too_long_fails_with_its_own_text(autojump_clock: Clock)
         assert prediction.error == "No prediction slot became free within 7 s"
         assert isinstance(prediction.refusal, QueueTimedOut)
         assert prediction.refusal.id == "a"
-        assert (queued(service), service.find("a")) == (0, prediction)
+        assert (queued(service), service.get("a")) == (0, prediction)
         start = trio.current_time()
         with pytest.raises(QueueTimedOut):
             await service.predict()

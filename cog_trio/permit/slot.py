@@ -6,6 +6,7 @@ keeps them, and the run's inputs, until it is told that all of them have been re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,10 +19,14 @@ from cog_trio.prediction import Prediction
 
 @dataclass(frozen=True)
 class PredictionSlot:
-    """One run to be. ``permit`` is entered and left by the orchestrator's ``run``."""
+    """One run to be. ``permit`` is entered and left by the orchestrator's ``run``.
+
+    ``began`` is called when the run is about to be sent.
+    """
 
     prediction: Prediction
     permit: PermitInUse
+    began: Callable[[Prediction], None] = lambda prediction: None
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class Handlers:
         return _EMPTY if self._service.cancel(request.id) else _UNKNOWN_ID
 
     async def read(self, family: Family, request: Request) -> Reply | Stream:
-        prediction = self._service.find(request.id)
+        prediction = self._service.get(request.id)
         if request.method == "GET" and wants_stream(request.headers.get(b"accept", b"")):
             return self._join(family, request, prediction)
         if prediction is None:
@@ -172,7 +172,7 @@ class Handlers:
             return Reply(422, wire.detail([wire.fault(["body", "id"], family.id_mismatch)]))
         running = self._service.running(request.id)
         if wants_stream(request.headers.get(b"accept", b"")) and (running or _resumes(request)):
-            return self._join(family, request, running or self._service.find(request.id))
+            return self._join(family, request, running or self._service.get(request.id))
         if running is None:
             return await self._start(family, request, body, request.id)
         if preference(request.headers.get(b"prefer", b"")).respond_async:

@@ -144,11 +144,11 @@ class FakeService:
     def serves(self, mode: Mode) -> bool:
         return mode in self.modes
 
-    def admit(self, id: str | None = None) -> None:
+    def admit(self, id: str | None = None, mode: Mode = Mode.PREDICT) -> None:
         if self.draining or not self.ready:
             raise NotReady(id, SHUTTING_DOWN if self.draining else STARTING)
 
-    def find(self, id: str) -> Prediction | None:
+    def get(self, id: str) -> Prediction | None:
         return self.predictions.get(id) or self.finished.get(id)
 
     def running(self, id: str) -> Prediction | None:
