@@ -184,7 +184,7 @@ async def test_shutdown_of_a_quick_worker(autojump_clock: trio.testing.MockClock
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_shutdown_of_a_deaf_worker(autojump_clock: trio.testing.MockClock, cancelled: bool) -> None:
-    """It is killed after 10 s, also when the body was cancelled; what ran in it fails with our cause."""
+    """It is killed when its farewell is over, also when the body was cancelled; what ran in it fails with our cause."""
     worker = FakeWorker()
     bench = Bench(worker)
     async with trio.open_nursery() as bench.nursery:
@@ -199,6 +199,19 @@ async def test_shutdown_of_a_deaf_worker(autojump_clock: trio.testing.MockClock,
     assert run.outcome == outcome_of("Worker was shut down")
     assert not any(isinstance(event, Lost) for event in bench.heard)
     assert (worker.status, worker.reaped) == (-9, True)
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [(0.0, 2.0), (1.0, 2.0), (4.0, 4.0), (30.0, 10.0)])
+async def test_the_farewell_of_a_worker_follows_the_drain_grace(
+    autojump_clock: trio.testing.MockClock, grace: float, seconds: float
+) -> None:
+    """D30: within the grace. An interpreter needs a moment to end, though, and nobody waits for one for ever."""
+    worker = FakeWorker()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.set_up)
+        async with open_orchestrator(worker, INIT, Settings(drain_grace=grace), on_event=list[Event]().append):
+            pass
+    assert (trio.current_time(), worker.status) == (seconds, -9)
 
 
 async def test_kill_ends_at_once(autojump_clock: trio.testing.MockClock) -> None:
