@@ -12,19 +12,65 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cog_trio.testing.fixtures import OpenService, ServeModel
+    from cog_trio.testing.fakes import Behaviour, FakeWorker, open_fake_worker
+    from cog_trio.testing.files import FileServer, UploadServer, open_file_server, open_upload_server
+    from cog_trio.testing.fixtures import FakeWorkers, OpenService, ServeModel
+    from cog_trio.testing.loopback import Reply, Request
+    from cog_trio.testing.scripts import answer, open_scripted_worker, scripted
     from cog_trio.testing.server import Server, open_server
     from cog_trio.testing.service import open_ready_service
+    from cog_trio.testing.streams import Event, Events
+    from cog_trio.testing.webhooks import WebhookReceiver, open_webhook_receiver
 
 _HOMES = {
+    "Behaviour": "fakes",
+    "Event": "streams",
+    "Events": "streams",
+    "FakeWorker": "fakes",
+    "FakeWorkers": "fixtures",
+    "FileServer": "files",
     "OpenService": "fixtures",
+    "Reply": "loopback",
+    "Request": "loopback",
     "ServeModel": "fixtures",
     "Server": "server",
+    "UploadServer": "files",
+    "WebhookReceiver": "webhooks",
+    "answer": "scripts",
+    "open_fake_worker": "fakes",
+    "open_file_server": "files",
     "open_ready_service": "service",
+    "open_scripted_worker": "scripts",
     "open_server": "server",
+    "open_upload_server": "files",
+    "open_webhook_receiver": "webhooks",
+    "scripted": "scripts",
 }
 
-__all__ = ["OpenService", "ServeModel", "Server", "open_ready_service", "open_server"]
+__all__ = [
+    "Behaviour",
+    "Event",
+    "Events",
+    "FakeWorker",
+    "FakeWorkers",
+    "FileServer",
+    "OpenService",
+    "Reply",
+    "Request",
+    "ServeModel",
+    "Server",
+    "UploadServer",
+    "WebhookReceiver",
+    "answer",
+    "open_fake_worker",
+    "open_file_server",
+    "open_ready_service",
+    "open_scripted_worker",
+    "open_server",
+    "open_upload_server",
+    "open_webhook_receiver",
+    "scripted",
+]
 
 
 def __getattr__(name: str) -> Any:

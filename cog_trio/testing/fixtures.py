@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from cog_trio.process import Link
     from cog_trio.service import PredictionService
     from cog_trio.settings import Settings
+    from cog_trio.testing.fakes import Behaviour, FakeWorker
     from cog_trio.testing.server import Server
 
 
@@ -43,3 +44,16 @@ class OpenService(Protocol):
         ready: bool = True,
         timeout: float = 30.0,
     ) -> AbstractAsyncContextManager[PredictionService]: ...
+
+
+class FakeWorkers(Protocol):
+    """``async with fake_worker(answer("hi")) as worker:`` a worker that is no process, see ``open_scripted_worker``."""
+
+    def __call__(
+        self,
+        behaviour: Behaviour = ...,
+        *,
+        concurrency: int = 1,
+        healthcheck: bool = False,
+        document: Any = None,
+    ) -> AbstractAsyncContextManager[FakeWorker]: ...

@@ -1,16 +1,19 @@
 """The pytest plugin: fixtures for tests of models, and of programs that use cog-trio.
 
 pytest loads it wherever cog-trio is installed, so importing it imports nothing but pytest, and a test that uses none
-of its fixtures pays nothing. What a fixture is made of is imported when the fixture is called.
+of its fixtures pays nothing. What a fixture is made of is imported when the fixture is used.
 
 ``serve_model``, ``open_service`` and ``fake_worker`` are plain functions that give ``async with`` blocks: a server
-lives exactly as long as its block, also when a test has several. Therefore they need no help of an async plugin, and
-work with pytest-trio in ``trio_mode`` and without it. When a test fails, the report shows the logs of its servers.
+lives exactly as long as its block, also when a test has several. The three loopback servers run for the whole test.
+All work with pytest-trio, in ``trio_mode`` and with ``@pytest.mark.trio``. When a test fails, the report shows the
+logs of its servers. A test with ``fake_worker`` has a fake clock, which jumps when everything waits.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from cog_trio.service import PredictionService
-    from cog_trio.testing.fixtures import OpenService, ServeModel
+    from cog_trio.testing.files import FileServer, UploadServer
+    from cog_trio.testing.fixtures import FakeWorkers, OpenService, ServeModel
     from cog_trio.testing.server import Entry, Server
+    from cog_trio.testing.webhooks import WebhookReceiver
 
 LOGS = pytest.StashKey["list[tuple[str, list[Entry]]]"]()  # of a test's servers, with what each of them serves
 FOLDERS = "cog_trio_models"
@@ -31,6 +36,13 @@ FOLDERS = "cog_trio_models"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(FOLDERS, "folders with models for serve_model and open_service", type="paths", default=[])
+
+
+@pytest.hookimpl(trylast=True)  # behind pytest-trio, which marks tests in trio_mode
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "fake_worker" in getattr(item, "fixturenames", ()) and (mark := item.get_closest_marker("trio")):
+            item.add_marker(pytest.mark.trio(run=partial(_with_fake_clock, mark.kwargs.get("run"))), append=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,5 +100,64 @@ def open_service(request: pytest.FixtureRequest) -> OpenService:
     return start
 
 
+@pytest.fixture
+def fake_worker() -> Iterator[FakeWorkers]:
+    """A worker that is no process, for services of this process: ``async with fake_worker(answer("hi")) as worker:``.
+
+    ``fake_worker(behaviour, *, concurrency, healthcheck, document)``; hand it to ``open_service(worker=worker)``. It
+    speaks real frames over memory streams, and a test that uses it has a fake clock: hours pass at once. Behaviours
+    are ``answer`` and ``scripted`` of ``cog_trio.testing``, and the failures of ``cog_trio.testing.fakes``; the default
+    gives each input back. Without a ``document`` (of OpenAPI) every input is taken.
+    """
+    from cog_trio.testing.clock import threads_hold_the_clock
+    from cog_trio.testing.scripts import open_scripted_worker
+
+    with threads_hold_the_clock():
+        yield open_scripted_worker
+
+
+@pytest.fixture
+async def webhook_receiver() -> AsyncIterator[WebhookReceiver]:
+    """A receiver of webhooks for the length of the test: name ``webhook_receiver.url`` as ``webhook``.
+
+    ``await webhook_receiver.until(id)`` waits for the end of a prediction and gives all that came for it;
+    ``states(id)`` are their bodies. ``script`` (a list of ``Reply``) says how the next ones are answered.
+    """
+    from cog_trio.testing.webhooks import open_webhook_receiver
+
+    async with open_webhook_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+async def file_server() -> AsyncIterator[FileServer]:
+    """A server for files that are inputs: ``url = file_server.add("cat.png", data)``; ``paths`` were asked for."""
+    from cog_trio.testing.files import open_file_server
+
+    async with open_file_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def upload_server() -> AsyncIterator[UploadServer]:
+    """A server that takes output files: ``serve_model("predict.py", "--upload-url", upload_server.url)``.
+
+    ``uploads`` are those that were taken: each has ``path``, ``headers``, ``size``, ``sha256`` and ``content``.
+    """
+    from cog_trio.testing.files import open_upload_server
+
+    async with open_upload_server() as server:
+        yield server
+
+
 def _found(request: pytest.FixtureRequest, model: str | Path | None) -> str:
     return find_model(model, request.path, request.config.rootpath, request.config.getini(FOLDERS))
+
+
+def _with_fake_clock(run: Callable[..., Any] | None, function: Callable[..., Any], **options: Any) -> Any:
+    """Run a test as pytest-trio does, on a clock that jumps, unless the test has one of its own."""
+    import trio
+    from trio.testing import MockClock
+
+    options["clock"] = options.get("clock") or MockClock(autojump_threshold=0)
+    return (run or trio.run)(function, **options)

@@ -15,16 +15,18 @@ import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import trio
+from trio_websocket import WebSocketConnection
 
 from cog_trio.testing.helpers import need_real_time, open_helpers
 from cog_trio.testing.processes import MARK, POLL, kill_marked, marked, nothing_left
+from cog_trio.testing.streams import Events, open_events, open_socket
 
 START: Final = 30.0  # seconds until a server must listen, and until its model must be ready
 STOP: Final = 20.0  # seconds until a server without work must be gone
@@ -117,6 +119,20 @@ class Server:
           AssertionError: if it has not after so long.
         """
         return await self._until(id, lambda seen: seen["status"] in ENDS, "an end", seconds)
+
+    def events(
+        self, id: str, input: Any = None, *, after: str = "", method: str = "PUT"
+    ) -> AbstractAsyncContextManager[Events]:
+        """Follow a prediction by server-sent events: ``async with server.events("a", {...}) as events:``.
+
+        ``PUT`` creates it, or joins it while it runs; ``GET`` only attaches. ``after`` is the id of the last event
+        that was seen. Leaving the block cuts the connection.
+        """
+        return open_events(self.url, id, input, after=after, method=method)
+
+    def socket(self) -> AbstractAsyncContextManager[WebSocketConnection]:
+        """A WebSocket for predictions: ``async with server.socket() as socket:``."""
+        return open_socket(self.url)
 
     def processes(self) -> list[int]:
         """The numbers of the server and of all that it started, as long as they live; empty without ``/proc``."""
