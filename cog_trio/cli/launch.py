@@ -12,6 +12,7 @@ import signal
 from dataclasses import dataclass
 from types import FrameType
 
+from cog_trio.cli.options import USAGE, fail
 from cog_trio.settings import Settings, worker_variables
 from cog_trio.spawn import spawn
 
@@ -32,6 +33,13 @@ class Launch:
 
 def launch(plan: Launch) -> int:
     """Serve until a signal or ``POST /shutdown``; the exit code."""
+    if plan.settings.certfile is not None and plan.settings.keyfile is not None:
+        from cog_trio.certificate import BadCertificate, make_context
+
+        try:  # before anything is started; the server takes them again
+            make_context(plan.settings.certfile, plan.settings.keyfile)
+        except BadCertificate as error:
+            return fail(plan.name, str(error), USAGE)
     early: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -33,6 +33,7 @@ from cog_trio.transport.http.http1 import H2ProtocolAssumedError, Http1
 from cog_trio.transport.http.http2 import Http2
 from cog_trio.transport.http.inbox import EXTENSION, Inbox, Message
 from cog_trio.transport.http.lane import GONE, LARGE_READ, MAX_READ, Lane
+from cog_trio.transport.http.tls import TlsStream
 
 if TYPE_CHECKING:
     from cog_trio.transport.http.server import ServerState
@@ -86,7 +87,9 @@ class Connection:
         self._app = app
         self._server = server
         self._stream = stream
-        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._tls = isinstance(stream, TlsStream)
+        self._peer = stream.socket if isinstance(stream, (trio.SocketStream, TlsStream)) else None
+        self._socket = None if self._tls else self._peer  # to read from and write to without a detour
         self._protocol: Lane | Http1 | Http2
         self._nursery: trio.Nursery
         self._out: list[bytes] = []
@@ -103,10 +106,10 @@ class Connection:
 
     async def run(self) -> None:
         client = server = None
-        if self._socket is not None:
+        if self._peer is not None:
             try:
-                client = parse_socket_addr(self._socket.family, self._socket.getpeername())
-                server = parse_socket_addr(self._socket.family, self._socket.getsockname())
+                client = parse_socket_addr(self._peer.family, self._peer.getpeername())
+                server = parse_socket_addr(self._peer.family, self._peer.getsockname())
             except OSError:
                 await trio.aclose_forcefully(self._stream)
                 return
@@ -115,7 +118,7 @@ class Connection:
             async with trio.open_nursery() as self._nursery:
                 lane = Lane(self._app, self, self._server, self._nursery, client, server)
                 self._protocol = lane
-                rest = await lane.run() if self.plain else b""
+                rest = await lane.run() if self.plain and not self._tls else b""  # D36
                 if rest is not None:
                     self._protocol = protocol = self._make(Http1, client, server)
                     protocol.take_over(lane.requests, lane.head_since)
@@ -130,7 +133,7 @@ class Connection:
         state = self._server
         config = state.config2 if kind is Http2 else state.config
         protocol = kind(
-            self._app, config, state.context, self, ConnectionState({}), False, client, server, self.protocol_send
+            self._app, config, state.context, self, ConnectionState({}), self._tls, client, server, self.protocol_send
         )
         protocol.attach(self, state)
         return protocol
@@ -314,9 +317,9 @@ class Connection:
     async def _abort(self) -> None:
         """Nothing more can be written: end it now, what the kernel holds included."""
         self.closing = True
-        if self._socket is not None:
+        if self._peer is not None:
             try:
-                self._socket.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_LINGER, _RESET_ON_CLOSE)
+                self._peer.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_LINGER, _RESET_ON_CLOSE)
             except OSError:
                 log.debug("the connection is closed already")
         await trio.aclose_forcefully(self._stream)

@@ -5,14 +5,15 @@ started and ended is ours, since its own server dies of one bad connection (``co
 
 The listener stays open while the service drains; the app refuses new work then, and its replies close their
 connections. The end of serving is the cancellation of ``serve_http``: no connection is accepted any more, idle
-ones close at once, the others get ``CLOSE_GRACE`` to finish what they are writing. For that the connections live
-in a task whose shield goes up when it starts and gets its deadline when the end begins.
+ones and handshakes of TLS close at once, the others get ``CLOSE_GRACE`` to finish what they are writing. For that
+the connections live in a task whose shield goes up when it starts and gets its deadline when the end begins.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,10 +23,12 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
+from cog_trio.certificate import BadCertificate, make_context
 from cog_trio.settings import Settings
 from cog_trio.transport.http.connection import App, Connection, serve_connection
 from cog_trio.transport.http.http1 import PING
-from cog_trio.transport.http.sockets import CannotListen, is_loopback, open_listeners, url_of
+from cog_trio.transport.http.sockets import CannotListen, is_loopback, open_listeners, tell, url_of
+from cog_trio.transport.http.tls import handshake
 
 if TYPE_CHECKING:
     from cog_trio.service import PredictionService
@@ -47,7 +50,8 @@ _FULL: Final = (
 class ServerState:
     """What all connections of one server share: limits, Hypercorn's configurations, who is connected."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
         self.keep_alive = settings.timeout_keep_alive
         self.header_timeout = settings.header_timeout
         self.write_timeout = settings.write_timeout
@@ -58,7 +62,12 @@ class ServerState:
         self.config = _config(2**62, settings.body_limit)
         self.config2 = _config(HTTP2_REQUESTS, settings.body_limit)
         self.connections: set[Connection] = set()
+        self.handshakes: set[trio.CancelScope] = set()
         self.refusing = 0
+
+    @property
+    def full(self) -> bool:
+        return len(self.connections) + len(self.handshakes) >= self.limit
 
     @property
     def ending(self) -> bool:
@@ -90,23 +99,31 @@ async def serve_http(
     """
     from cog_trio.transport.http.routes import make_app
 
+    tls = None
+    if settings.certfile is not None and settings.keyfile is not None:
+        try:
+            tls = await trio.to_thread.run_sync(make_context, settings.certfile, settings.keyfile)
+        except BadCertificate as error:
+            raise CannotListen(str(error)) from error
     listeners = await open_listeners(settings)
     app = make_app(service, settings, loopback=all(map(is_loopback, listeners)))
-    await serve_app(app, settings, listeners, task_status=task_status)
+    await serve_app(app, settings, listeners, tls, task_status=task_status)
 
 
 async def serve_app(
     app: App,
     settings: Settings,
     listeners: list[trio.SocketListener],
+    tls: ssl.SSLContext | None = None,
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve any ASGI app on listeners that are open, and close them."""
-    state = ServerState(settings)
+    state = ServerState(settings, tls)
+    scheme = "http" if tls is None else "https"
     try:
         async with trio.open_nursery() as outer, _connections(outer, state) as nursery:
-            task_status.started([url_of(listener) for listener in listeners])
+            task_status.started([url_of(listener, scheme) for listener in listeners])
             await trio.serve_listeners(partial(_accepted, app, state), listeners, handler_nursery=nursery)
     finally:
         for listener in listeners:
@@ -128,6 +145,8 @@ async def _connections(outer: trio.Nursery, state: ServerState) -> AsyncIterator
         await state.context.terminated.set()
         for connection in list(state.connections):
             connection.close_if_idle()
+        for scope in state.handshakes:
+            scope.cancel()
 
 
 async def _hold(ending: trio.Event, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
@@ -139,25 +158,28 @@ async def _hold(ending: trio.Event, *, task_status: trio.TaskStatus[trio.Nursery
 
 
 async def _accepted(app: App, state: ServerState, stream: trio.SocketStream) -> None:
-    if len(state.connections) < state.limit:
+    if state.full:
+        await _refuse(state, stream)
+    elif state.tls is None:
         await serve_connection(app, state, stream)
     else:
-        await _refuse(state, stream)
+        with trio.move_on_after(state.header_timeout) as scope:
+            state.handshakes.add(scope)
+            try:
+                secured = await handshake(stream, state.tls)
+            finally:
+                state.handshakes.discard(scope)
+        if not scope.cancelled_caught and secured is not None:
+            await serve_connection(app, state, secured)
 
 
 async def _refuse(state: ServerState, stream: trio.SocketStream) -> None:
-    """One connection too many: say so, unless many are being told already."""
+    """One connection too many: say so, unless many are being told already, or it takes a handshake to be told."""
     state.refusing += 1
     try:
-        async with stream:
-            if state.refusing <= 64:
-                with trio.move_on_after(1.0):
-                    await stream.send_all(_FULL)
-                    await stream.send_eof()
-                    while await stream.receive_some(2**16):
-                        pass
-    except (trio.BrokenResourceError, OSError):
-        log.debug("a client left while it was refused")
+        if state.refusing <= 64 and state.tls is None:
+            await tell(stream, _FULL)
+        await trio.aclose_forcefully(stream)
     finally:
         state.refusing -= 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket as stdlib_socket
 import stat
@@ -12,6 +13,8 @@ from typing import Any
 import trio
 
 from cog_trio.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 class CannotListen(Exception):
@@ -117,14 +120,26 @@ async def _bind(family: int, kind: int, protocol: int, address: Any, backlog: in
         raise
 
 
-def url_of(listener: trio.SocketListener) -> str:
+async def tell(stream: trio.SocketStream, words: bytes) -> None:
+    """Say something to a client that is not served, and let it read that; a second at most."""
+    try:
+        with trio.move_on_after(1.0):
+            await stream.send_all(words)
+            await stream.send_eof()
+            while await stream.receive_some(2**16):
+                pass
+    except (trio.BrokenResourceError, OSError):
+        log.debug("a client left while it was refused")
+
+
+def url_of(listener: trio.SocketListener, scheme: str = "http") -> str:
     """The URL of a bound listener; of a Unix socket ``unix:`` and its path."""
     sock = listener.socket
     address = sock.getsockname()
     if sock.family == stdlib_socket.AF_UNIX:
         return f"unix:{os.fsdecode(address)}"
     host = f"[{address[0]}]" if sock.family == stdlib_socket.AF_INET6 else address[0]
-    return f"http://{host}:{address[1]}"
+    return f"{scheme}://{host}:{address[1]}"
 
 
 def is_loopback(listener: trio.SocketListener) -> bool:

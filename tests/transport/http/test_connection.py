@@ -55,6 +55,7 @@ class Waiting:
     def __init__(self) -> None:
         self.gate = trio.Event()
         self.entered = trio.Event()
+        self.left = trio.Event()
         self.gone = 0
         self.started = 0
 
@@ -72,6 +73,7 @@ class Waiting:
         while not (await receive())["type"].endswith(".disconnect"):
             pass
         self.gone += 1
+        self.left.set()
         scope.cancel()
 
 

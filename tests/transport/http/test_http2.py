@@ -37,6 +37,17 @@ class Client2:
     ) -> None:
         self.stream, theirs = pair()
         nursery.start_soon(partial(serve_connection, app, ServerState(settings or Settings()), theirs))
+        self._begin(window)
+
+    @classmethod
+    def over(cls, stream: Any) -> Client2:
+        """A client over a stream to a server that is there already."""
+        client = cls.__new__(cls)
+        client.stream = stream
+        client._begin(2**20)
+        return client
+
+    def _begin(self, window: int) -> None:
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         self.h2.initiate_connection()
         self.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
