@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 READY: Final = ("READY", "BUSY")
 FAILED: Final = "SETUP_FAILED"
+UNIX: Final = "unix:"  # before the path, where the server listens on a socket
 MAX_WORDS: Final = 70  # characters of a description
 PIXEL: Final = (
     "data:image/png;base64,"
@@ -29,7 +30,8 @@ async def first_screen(service: cog_trio.PredictionService, urls: Sequence[str],
     """Wait until setup is over, then print."""
     health = await service.wait_started()
     if health.status in READY and service.schema is not None:
-        print(render(urls[0], model, json.loads(service.schema)), file=sys.stderr, flush=True)
+        token = service.settings.auth_token is not None
+        print(render(urls[0], model, json.loads(service.schema), token=token), file=sys.stderr, flush=True)
     elif health.status == FAILED:
         print(render_failed(urls[0], model), file=sys.stderr, flush=True)
 
@@ -39,8 +41,8 @@ def render_failed(url: str, model: str) -> str:
     return f"\n  {model} can't be served; {url}/health-check goes on saying why\n\n  Ctrl-C stops it\n"
 
 
-def render(url: str, model: str, document: Mapping[str, Any]) -> str:
-    """The text of the screen."""
+def render(url: str, model: str, document: Mapping[str, Any], *, token: bool = False) -> str:
+    """The text of the screen; ``token``: requests must carry one, which is not shown."""
     schemas = document.get("components", {}).get("schemas", {})
     trains = "Input" not in schemas and "TrainingInput" in schemas
     component = schemas.get("TrainingInput" if trains else "Input", {})
@@ -55,10 +57,14 @@ def render(url: str, model: str, document: Mapping[str, Any]) -> str:
         lines.append("")
     example = {name: _example(_resolved(properties[name], schemas)) for name in ordered if name in required}
     body = shlex.quote(json.dumps({"input": example}, ensure_ascii=False))
-    address = shlex.quote(url + ("/trainings" if trains else "/predictions"))
+    path = "/trainings" if trains else "/predictions"
+    address = shlex.quote(url + path)
+    if url.startswith(UNIX):
+        address = f"--unix-socket {shlex.quote(url.removeprefix(UNIX))} http://localhost{path}"
+    bearer = ' -H "Authorization: Bearer $COG_TRIO_AUTH_TOKEN"' if token else ""
     lines += [
         "  Try it",
-        f"    curl -s {address} -H 'Content-Type: application/json' -d {body}",
+        f"    curl -s {address}{bearer} -H 'Content-Type: application/json' -d {body}",
         "",
         "  Ctrl-C stops it",
         "",

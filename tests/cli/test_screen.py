@@ -64,3 +64,17 @@ def test_trainings_alone_are_shown_at_their_own_address() -> None:
 
 def test_failed_setup_names_what_still_answers() -> None:
     assert "m.py can't be served; http://127.0.0.1:1/health-check" in render_failed("http://127.0.0.1:1", "m.py")
+
+
+def test_curl_line_of_a_unix_socket_and_of_a_server_that_asks_for_a_token() -> None:
+    line = next(line for line in render("unix:/tmp/a b", "m.py", {}, token=True).splitlines() if "curl" in line)
+    assert shlex.split(line)[:6] == [
+        "curl",
+        "-s",
+        "--unix-socket",
+        "/tmp/a b",
+        "http://localhost/predictions",
+        "-H",
+    ]
+    assert '"Authorization: Bearer $COG_TRIO_AUTH_TOKEN"' in line, "the shell fills it in: it is not shown"
+    assert "https://h:1/predictions" in render("https://h:1", "m.py", {})
