@@ -34,6 +34,7 @@ from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
 from cog_trio.lifecycle import Lifecycle, WorkerEnded, WorkerReady, WorkerStarted
 from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
+from cog_trio.origin import WORKER
 from cog_trio.permit.pool import PermitInUse
 from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess, spawn
@@ -170,6 +171,8 @@ class Backend:
         the worker away under predictions that are being cancelled.
         """
         self._life.shield = True
+        if self._settings.workers > 1:
+            WORKER.set(self._number)
         try:
             with self._life:
                 while True:
@@ -191,6 +194,8 @@ class Backend:
         finally:
             self.orchestrator = None
             self.ended = True
+            if self._alive:
+                self._has_ended(None)
             self._on_change()
 
     async def _serve(self, worker: WorkerProcess | Link, init: Init) -> None:
@@ -209,8 +214,6 @@ class Backend:
                     self._lifecycle.tell(WorkerReady(self._lifecycle.now(), self._number, setup))
                 self._on_change()
             await orchestrator.wait_ended()
-        if self._stopping and self._alive:
-            self._has_ended(None)
 
     def _has_started(self, worker: WorkerProcess | Link) -> None:
         self._alive = True

@@ -14,7 +14,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -158,10 +158,9 @@ async def encode_input(input: Mapping[str, Json] | None) -> bytes:
       TypeError: if a value is no JSON, nor like it.
     """
     values = dict(input or {})
-    try:
+    with suppress(_HasFiles):
         return msgspec.json.encode(values, enc_hook=_refuse_files)
-    except _HasFiles:
-        return await trio.to_thread.run_sync(partial(msgspec.json.encode, values, enc_hook=_read_files))
+    return await trio.to_thread.run_sync(partial(msgspec.json.encode, values, enc_hook=_read_files))
 
 
 def _refuse_files(value: object) -> Any:

@@ -19,6 +19,7 @@ import msgspec
 from cog_trio.input_schema import MASK, REFUSALS, Json, Loc, Schemas, UnusableSchema, mapping, show
 from cog_trio.jsonvalue import LARGE, decode_json, no_collector
 
+TOLD: Final = 5  # faults that the text of the error names
 MAX_FAULTS: Final = 1000  # of one request: a long list of wrong elements is not answered by a longer one
 
 _MISSING: Final = object()
@@ -44,8 +45,15 @@ class InvalidInput(Exception):
     """The input is refused: 422 with ``faults`` as its detail."""
 
     def __init__(self, faults: list[Fault]) -> None:
-        super().__init__(f"{len(faults)} faults in the input")
+        texts = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in faults[:TOLD]]
+        more = [f"{len(faults) - TOLD} more faults"] if len(faults) > TOLD else []
+        super().__init__("; ".join([*texts, *more]))
         self.faults = faults
+
+
+def _place(loc: list[str | int]) -> str:
+    """Where a fault is: ``numbers.2`` for the third of the input ``numbers``."""
+    return ".".join(map(str, loc[2:])).replace("__root__", "input") or "input"
 
 
 class MalformedInput(Exception):

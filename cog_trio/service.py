@@ -81,6 +81,8 @@ class Statistics:
     retained: int  # finished ones that can still be read
     retained_bytes: int
     webhooks: int  # predictions whose webhooks are not all delivered yet
+    webhooks_failed: int  # terminal webhooks that were given up
+    webhooks_lost: int  # others that were not delivered
 
 
 class PredictionService(Embedding):
@@ -124,6 +126,7 @@ class PredictionService(Embedding):
             return
         init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
         self._fleet.begin(init, worker, cwd, environment)
+        self._tell_health()
         if self.settings.ready_file is not None:
             start(keep_ready_file, self.settings.ready_file, self._readiness)
 
@@ -186,6 +189,8 @@ class PredictionService(Embedding):
             retained=len(self._runs.retained),
             retained_bytes=self._runs.retained.size,
             webhooks=self._webhooks.pending,
+            webhooks_failed=self._webhooks.failed,
+            webhooks_lost=self._webhooks.lost,
         )
 
     def events(self) -> AbstractAsyncContextManager[Feed]:

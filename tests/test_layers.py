@@ -130,8 +130,8 @@ def test_event_loops_and_signals_are_the_programs_alone() -> None:
 
 
 def test_only_settings_reads_the_environment_in_the_parent() -> None:
-    """The command line hands the environment over, spawn passes it on; the others live in the model's process, or in
-    a test's."""
+    """The command line hands the environment over, spawn passes it on, opening looks which names of a cog.yaml are set
+    already; the others live in the model's process, or in a test's."""
     readers = {
         _inside(file)
         for file in FILES
@@ -141,4 +141,4 @@ def test_only_settings_reads_the_environment_in_the_parent() -> None:
     theirs = {
         reader for reader in readers if reader.startswith(("worker/", "sdk/", "_alias/", "testing/", "client.py"))
     }
-    assert readers - theirs <= {"cli/plan.py", "server/http.py", "spawn.py"}
+    assert readers - theirs <= {"cli/plan.py", "server/http.py", "opening.py", "spawn.py"}
