@@ -117,8 +117,8 @@ class Loopback:
             self.open -= 1
         if request.reply.closes:
             return False
+        self.answered.append(request)  # before a client can know of it
         await _answer(request, connection, stream)
-        self.answered.append(request)
         return connection.our_state is h11.DONE and connection.their_state is h11.DONE
 
     async def _read(self, head: h11.Request, connection: h11.Connection, stream: trio.SocketStream) -> Request:

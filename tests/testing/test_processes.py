@@ -1,0 +1,46 @@
+"""What is left of a server is found by its mark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+import trio
+
+from cog_trio.testing import processes
+
+SLEEPS = "import time; time.sleep(60)"
+LEAVES = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEPS!r}], stdout=subprocess.DEVNULL, start_new_session=True)
+print(child.pid)
+"""
+
+
+async def test_a_child_that_left_its_parent_and_its_session_is_found_and_killed() -> None:
+    mark = uuid.uuid4().hex
+    done = await trio.run_process(
+        [sys.executable, "-c", LEAVES],
+        env={**os.environ, processes.MARK: mark},
+        capture_stdout=True,
+        stderr=subprocess.DEVNULL,
+    )
+    child = int(done.stdout)
+    try:
+        assert processes.marked(mark) == [child]
+        assert processes.marked(mark[:-1]) == []
+        with pytest.raises(AssertionError, match=f"process {child} .*time.sleep"):
+            await processes.nothing_left(mark, 0.05)
+    finally:
+        processes.kill_marked(mark)
+    with trio.fail_after(20):
+        await processes.nothing_left(mark, 20)
+
+
+def test_a_system_without_proc_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PROC", Path("/nowhere"))
+    assert processes.marked("x") == []
