@@ -42,6 +42,9 @@ async def _run(*arguments: str, cwd: Path | None = None, **variables: str) -> tu
         (["serve", str(MODELS / "echo.py"), "--port", "99999"], "--port"),
         (["serve", str(MODELS / "echo.py"), "--setup-timeout", "soon"], "--setup-timeout"),
         (["serve", str(MODELS)], "cog.yaml"),
+        (["serve", str(MODELS / "echo.py"), "--certfile", "missing.pem"], "--keyfile"),
+        (["serve", str(MODELS / "echo.py"), "--ssl-certfile", "missing.pem", "--keyfile", "x.pem"], "missing.pem"),
+        (["serve", str(MODELS / "echo.py"), "--auth-token", "two words"], "--auth-token"),
         (["nonsense"], "nonsense"),
     ],
 )

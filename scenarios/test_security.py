@@ -1,0 +1,75 @@
+"""A server that strangers can reach: token, TLS, probes, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import ssl
+from pathlib import Path
+
+import httpx
+import trio
+import trustme
+from trio_websocket import open_websocket_url
+
+from scenarios.conftest import Serve
+from scenarios.rig import SOON
+
+TOKEN = "s3cr3t-t0k3n"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+async def test_D40_token_and_TLS_from_the_first_request_to_the_last(serve: Serve, tmp_path: Path) -> None:
+    """Given a certificate and a token, when strangers and friends come by HTTP/1.1 and WebSocket, then probes are open
+    to all and the rest to friends; the model never sees the token, nor does the log; and a stop in the middle of a
+    request loses nothing."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    (tmp_path / "cert.pem").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    (tmp_path / "key.pem").write_bytes(certificate.private_key_pem.bytes())
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    flags = ("--certfile", str(tmp_path / "cert.pem"), "--ssl-keyfile", str(tmp_path / "key.pem"))
+    with trio.fail_after(60):
+        async with serve("environment.py", *flags, env={"COG_TRIO_AUTH_TOKEN": TOKEN}, status=None) as server:
+            assert server.url.startswith("https://127.0.0.1:")
+            async with httpx.AsyncClient(base_url=server.url, verify=trusting, trust_env=False, timeout=30) as client:
+                with trio.fail_after(SOON):
+                    while (await client.get("/readyz")).status_code != 200:
+                        await trio.sleep(0.02)
+                assert (await client.get("/livez")).status_code == 200
+                refused = await client.post("/predictions", json={})
+                assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+                seen = (await client.post("/predictions", json={}, headers=BEARER)).json()
+                assert seen["status"] == "succeeded"
+                assert "PATH=" in seen["output"]
+                assert TOKEN not in json.dumps(seen)
+
+                address = server.url.replace("https", "wss") + "/predictions/ws"
+                async with open_websocket_url(
+                    address, ssl_context=trusting, subprotocols=["cog-trio", f"bearer.{TOKEN}"]
+                ) as socket:
+                    assert socket.subprotocol == "cog-trio"
+                    await socket.send_message("{}")
+                    while (event := json.loads(await socket.get_message()))["event"] != "completed":
+                        pass
+                    assert event["data"]["status"] == "succeeded"
+
+                async def last() -> None:
+                    reply = await client.put(
+                        "/predictions/last", json={"input": {"seconds": 0.5}}, headers=BEARER, timeout=30
+                    )
+                    assert reply.json()["status"] == "succeeded"
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(last)
+                    with trio.fail_after(SOON):
+                        while "begun" not in (await client.get("/predictions/last", headers=BEARER)).text:
+                            await trio.sleep(0.02)
+                    server.process.send_signal(signal.SIGTERM)
+                    with trio.fail_after(SOON):
+                        while (ready := await client.get("/readyz")).status_code == 200:
+                            await trio.sleep(0.02)
+                    assert ready.json() == {"status": "BUSY", "draining": True}
+            assert await server.ended() == 0
+            assert TOKEN not in json.dumps(server.log)
