@@ -43,6 +43,7 @@ async def open_client(
     step_timeout: float = STEP_TIMEOUT,
     connections: int = CONNECTIONS,
     hosts: Hosts | None = None,
+    cafile: str | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client for the length of a block.
@@ -53,6 +54,7 @@ async def open_client(
       step_timeout: seconds.
       connections: at once.
       hosts: which may be connected to; ``HostRefused`` comes out of a request to another. None: all.
+      cafile: certificates that servers are trusted by; None: the usual ones.
       transport: stands in for the network, in tests.
 
     Raises:
@@ -60,7 +62,7 @@ async def open_client(
     """
     _quiet.threads.add(threading.get_ident())
     if transport is None:
-        client = await trio.to_thread.run_sync(_make, step_timeout, connections, hosts, None)
+        client = await trio.to_thread.run_sync(_make, step_timeout, connections, hosts, None, cafile)
     else:  # whoever brought it has loaded httpx, and no TLS is needed
         client = _make(step_timeout, connections, None, transport)
     async with client:
@@ -98,16 +100,20 @@ def open_sync_client(step_timeout: float, hosts: Hosts | None = None) -> httpx.C
 
     transport = None
     if hosts is not None:
-        transport = httpx.HTTPTransport(verify=_tls_context())
+        transport = httpx.HTTPTransport(verify=tls_context())
         pool: Any = transport._pool
         pool._network_backend = _SyncGuard(pool._network_backend, hosts)
     return httpx.Client(
-        timeout=step_timeout, follow_redirects=True, headers=_agent(), verify=_tls_context(), transport=transport
+        timeout=step_timeout, follow_redirects=True, headers=_agent(), verify=tls_context(), transport=transport
     )
 
 
 def _make(
-    step_timeout: float, connections: int, hosts: Hosts | None, transport: httpx.AsyncBaseTransport | None
+    step_timeout: float,
+    connections: int,
+    hosts: Hosts | None,
+    transport: httpx.AsyncBaseTransport | None,
+    cafile: str | None = None,
 ) -> httpx.AsyncClient:
     import httpx
 
@@ -115,7 +121,7 @@ def _make(
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=20)
     try:
         if transport is None and hosts is not None:
-            guarded = httpx.AsyncHTTPTransport(verify=_tls_context(), limits=limits)
+            guarded = httpx.AsyncHTTPTransport(verify=tls_context(), limits=limits)
             pool: Any = guarded._pool
             pool._network_backend = _Guard(pool._network_backend, hosts)
             transport = guarded
@@ -124,7 +130,7 @@ def _make(
             limits=limits,
             follow_redirects=True,
             headers=_agent(),
-            verify=_tls_context() if transport is None else False,
+            verify=tls_context(cafile) if transport is None else False,
             transport=transport,
         )
     except (OSError, ValueError, httpx.InvalidURL) as error:
@@ -224,7 +230,16 @@ _quiet: Final = _Quiet()
 
 
 @lru_cache(maxsize=1)
-def _tls_context() -> ssl.SSLContext:
+def tls_context(cafile: str | None = None) -> ssl.SSLContext:
+    """Who is trusted: the usual authorities, or those of a file (blocking).
+
+    Raises:
+      OSError: the file can't be used (``ssl.SSLError`` is one).
+    """
+    if cafile is not None:
+        import ssl
+
+        return ssl.create_default_context(cafile=cafile)
     import httpx
 
     return httpx.create_ssl_context()

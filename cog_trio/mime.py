@@ -1,4 +1,4 @@
-"""The media type of an output file, by the extension of its name alone: the same on every system and Python."""
+"""From the extension of a file's name to its media type and back, by the name alone: the same on every system."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ TYPES: Final = {
 }
 
 
+ALSO: Final = {  # other names of media types
+    "audio/wav": ".wav",
+    "audio/wave": ".wav",
+    "application/x-zip-compressed": ".zip",
+    "text/xml": ".xml",
+    "text/yaml": ".yaml",
+    "application/yaml": ".yaml",
+}
+
+
 def guess_mime(path: str) -> str:
     """The media type that a file's name says; ``application/octet-stream`` when it says nothing."""
     extension = os.path.splitext(path)[1].lower()
@@ -36,3 +46,12 @@ def guess_mime(path: str) -> str:
     if encoding is not None:
         return ENCODINGS.get(encoding, UNKNOWN)
     return guessed or UNKNOWN
+
+
+def guess_extension(mime: str) -> str:
+    """The extension of files of a media type, with its dot; nothing when none is known."""
+    mime = mime.lower().strip()
+    if mime == UNKNOWN:
+        return ""
+    known = {**ALSO, **{kind: extension for extension, kind in TYPES.items()}}.get(mime)
+    return known or mimetypes.guess_extension(mime, strict=False) or ""

@@ -30,7 +30,7 @@ from cog_trio.client import ClientUnusable, open_client
 from cog_trio.files import Workspace
 from cog_trio.mime import guess_mime
 from cog_trio.prediction import Prediction
-from cog_trio.upload import Names, Target, UploadFailed, upload
+from cog_trio.upload import Names, Target, UploadFailed, keep, upload
 
 if TYPE_CHECKING:
     import httpx
@@ -164,7 +164,7 @@ class OutputFiles:
     async def _take_all(self) -> None:
         client: httpx.AsyncClient | None = None
         async with AsyncExitStack() as stack:
-            if self._target is not None:
+            if self._target is not None and self._target.folder is None:
                 opening = open_client(step_timeout=self._target.timeout, transport=self._transport)
                 client = await stack.enter_async_context(opening)
             while self._queue:
@@ -203,6 +203,9 @@ class OutputFiles:
         else:
             if self._target is None:
                 string = await self._in_thread(load_data_url, file, self._folder)
+            elif self._target.folder is not None:
+                name = self._names.take(file.filename)
+                string = await self._in_thread(keep_file, file, self._folder, self._target, name)
             else:
                 string = await self._upload(self._target, file)
             if number == ITSELF:
@@ -271,6 +274,16 @@ def load_data_url(file: FileOutput, folder: str) -> msgspec.Raw:
     return url
 
 
+def keep_file(file: FileOutput, folder: str, target: Target, name: str) -> msgspec.Raw:
+    """A file in a folder of ours, as its URL (blocking). The model's own files are copied: it may go on using them.
+
+    Raises: as ``data_url``.
+    """
+    _open_regular(file.filename).close()
+    ours = _is_taken(file.filename, folder)
+    return msgspec.Raw(msgspec.json.encode(keep(file.filename, target, name, move=ours)))
+
+
 def data_url(path: str, mime_type: str | None = None) -> msgspec.Raw:
     """A file as a JSON string with a data URL (blocking); at no time are there two whole copies of it.
 
@@ -304,7 +317,12 @@ def _open_regular(path: str) -> BufferedReader:
 
 
 def _delete_taken(path: str, folder: str) -> None:
-    """Delete what the worker's runtime made in the run's folder. Inputs there may be put out twice; they go later."""
-    if path.startswith(f"{folder}/") and not path.startswith(f"{folder}/{DOWNLOADS}/"):
+    """Delete what the worker's runtime made in the run's folder."""
+    if _is_taken(path, folder):
         with suppress(OSError):  # it goes with the folder
             os.unlink(path)
+
+
+def _is_taken(path: str, folder: str) -> bool:
+    """It is the runtime's own, done with once taken. Inputs there may be put out twice; they go later."""
+    return path.startswith(f"{folder}/") and not path.startswith(f"{folder}/{DOWNLOADS}/")

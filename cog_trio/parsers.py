@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from cog_trio.hosts import Hosts
 
@@ -135,6 +136,19 @@ def _prefix(value: str) -> str:
     raise _expect("a path that begins with /, like /models/a")
 
 
+def _remote_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme in ("http", "https", "ws", "wss") and parts.hostname is not None and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise _expect("a URL like https://host, or ws(s)://host")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise _expect("a URL without user, query and fragment; a token is given by --auth-token")
+    return value.rstrip("/")
+
+
 def _upload_url(value: str) -> str:
     if re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?(\?[^#\s]*)?", value, re.IGNORECASE) and value.isprintable():
         return value
@@ -180,6 +194,7 @@ LEVEL: Final = Parser("LEVEL", _level)
 FORMAT: Final = Parser("FORMAT", _format)
 ORIGIN: Final = Parser("ORIGIN", _origin)
 UPLOAD_URL: Final = Parser("URL", _upload_url)
+REMOTE_URL: Final = Parser("URL", _remote_url)
 HOST_PATTERN: Final = Parser("PATTERN", _host_pattern)
 TOKEN: Final = Parser("TOKEN", _token)
 BEARER: Final = Parser("TOKEN", _bearer)

@@ -31,6 +31,7 @@ from cog_trio.parsers import (
     PATH,
     PORT,
     PREFIX,
+    REMOTE_URL,
     SECONDS,
     SIGNING_SECRET,
     SIZE,
@@ -72,6 +73,7 @@ class Option:
     switch: bool = False  # the flag always stands alone
     many: bool = False  # the flag may be repeated; the variable is a list with commas
     container: bool = False  # a flag of the container entry too
+    client: bool = False  # a flag of run and train alone
     secret: bool = False  # its value is never shown
     field: str = ""
 
@@ -266,6 +268,16 @@ class Settings:
         PREFIX,
         "path under which a proxy shows this server, like `/models/a`; requests may carry it or not",
         shown="none",
+    )
+    url: str | None = _row(
+        None,
+        "--url",
+        REMOTE_URL,
+        "`run` and `train` on the server at this URL (http, https, ws, wss) instead of here",
+        client=True,
+    )
+    cafile: str | None = _row(
+        None, "--cafile", PATH, "PEM file of the certificates that the server at `--url` is trusted by", client=True
     )
     access_log: bool = _row(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import trio
 
@@ -42,8 +43,14 @@ MAY_PASS: Final = (408, 429)  # and all from 500
 class Target:
     """Where the files of a service go."""
 
-    url: str
+    url: str  # http or https; or file, for a program of ours that wants files rather than data URLs: see ``keep``
     timeout: float  # seconds without progress
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of a ``file:`` URL."""
+        parts = urlsplit(self.url)
+        return unquote(parts.path) if parts.scheme == "file" else None
 
 
 class UploadFailed(Exception):
@@ -74,6 +81,23 @@ def file_url(base: str, name: str) -> str:
     parts = urlsplit(base)
     path = parts.path if parts.path.endswith("/") else parts.path + "/"
     return urlunsplit(parts._replace(path=path + quote(os.fsencode(name), safe="")))
+
+
+def keep(path: str, target: Target, name: str, *, move: bool) -> str:
+    """Put a file into the folder of the target under a name (blocking); gives its ``file:`` URL.
+
+    ``move``: it is ours, so its own place need not keep it.
+
+    Raises:
+      OSError: it can't be read or written.
+    """
+    assert target.folder is not None
+    place = os.path.join(target.folder, name)
+    if move:
+        shutil.move(path, place)
+    else:
+        shutil.copyfile(path, place)
+    return file_url(target.url, name)
 
 
 async def upload(client: httpx.AsyncClient, target: Target, name: str, file: int, headers: Headers) -> str:

@@ -27,7 +27,7 @@ def _table(heading: str) -> Iterator[list[str]]:
 
 MAP: Final = {cells[0].strip("`"): set(re.findall(r"`([\w.]+)`", cells[-1])) for cells in _table("Map")}
 OWNERS: Final = {path for cells in _table("Nurseries") for path in re.findall(r"`([\w/.]+)`", cells[1])}
-RUNNERS: Final = {"cli/program.py", "cli/document.py", "worker/loop.py"}
+RUNNERS: Final = {"cli/program.py", "cli/local.py", "cli/remote.py", "cli/document.py", "worker/loop.py"}
 
 
 def _inside(file: Path) -> str:
@@ -126,7 +126,7 @@ def test_event_loops_and_signals_are_the_programs_alone() -> None:
     }
     assert loops == RUNNERS
     assert _callers("spawn_system_task") == set()
-    assert _callers("open_signal_receiver") == {"cli/program.py"}
+    assert _callers("open_signal_receiver") == {"cli/program.py", "cli/session.py"}
 
 
 def test_only_settings_reads_the_environment_in_the_parent() -> None:

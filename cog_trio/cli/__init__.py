@@ -25,9 +25,13 @@ class Row(NamedTuple):
 
 COMMANDS: Final = {
     "serve": Row("cog_trio.cli.serve", "Serve MODEL over HTTP."),
+    "run": Row("cog_trio.cli.run", "Run one prediction with MODEL, here or on another server."),
+    "train": Row("cog_trio.cli.train", "Run one training with MODEL, here or on another server."),
     "schema": Row("cog_trio.cli.schema", "Print the OpenAPI document of MODEL."),
+    "completion": Row("cog_trio.cli.completion", "Print the script that makes SHELL complete cog-trio."),
     "dockerfile": Row("cog_trio.cli.dockerfile", "Write a Dockerfile for the model of FOLDER, from its cog.yaml."),
 }
+ALIASES: Final = {"predict": "run"}  # Cog's older names
 
 
 class Commands(click.Group):
@@ -37,7 +41,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        row = COMMANDS.get(cmd_name)
+        row = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
         if row is None:
             return None
         command = import_module(row.module).command

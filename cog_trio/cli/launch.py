@@ -1,20 +1,26 @@
-"""What ``serve``, ``schema`` and the container entry do alike: spawn the worker, then import the rest.
+"""What ``serve``, ``run``, ``schema`` and the container entry do alike: spawn the worker, then import the rest.
 
 The worker is spawned before trio, Hypercorn and the service are imported (D46), so both sides start up side by
-side. For a server, signals that come in that time are noted and obeyed as soon as the event loop runs; leaving
-before that kills the worker and reaps it. Once all is done nothing is left to obey: a late signal is ignored, so that
-the exit code stands.
+side. Signals that come in that time are noted, and obeyed as soon as the event loop runs; leaving before that kills
+the worker and reaps it. Once all is done nothing is left to obey: a late signal is ignored, so that the exit code
+stands.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from cog_trio.cli.options import USAGE, fail
 from cog_trio.settings import Settings, worker_variables
 from cog_trio.spawn import spawn
+
+if TYPE_CHECKING:
+    from cog_trio.cli.ask import Ask
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,23 @@ def launch(plan: Launch) -> int:
             make_context(plan.settings.certfile, plan.settings.keyfile)
         except BadCertificate as error:
             return fail(plan.name, str(error), USAGE)
+    with noted_signals() as early, spawn(plan.folder, _variables(plan)) as process:
+        from cog_trio.cli.program import serve
+
+        return serve(plan, process, early)
+
+
+def perform(plan: Launch, ask: Ask) -> int:
+    """Run one prediction or training here; the exit code."""
+    with noted_signals() as early, spawn(plan.folder, _variables(plan)) as process:
+        from cog_trio.cli.local import run_here
+
+        return run_here(plan, process, early, ask)
+
+
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """The signals that come before an event loop runs. Once the block is left, late ones are ignored."""
     early: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -47,19 +70,19 @@ def launch(plan: Launch) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)
-    with spawn(plan.folder, {**plan.environment, **worker_variables(plan.settings)}) as process:
-        from cog_trio.cli.program import serve
+    yield early
+    for number in (signal.SIGINT, signal.SIGTERM):  # the interpreter, as it ends, would let one more kill us
+        signal.signal(number, signal.SIG_IGN)
 
-        code = serve(plan, process, early)
-        for number in (signal.SIGINT, signal.SIGTERM):  # the interpreter, as it ends, would let one more kill us
-            signal.signal(number, signal.SIG_IGN)
-        return code
+
+def _variables(plan: Launch) -> dict[str, str]:
+    return {**plan.environment, **worker_variables(plan.settings)}
 
 
 def describe(plan: Launch) -> int:
     """Print the model's document; the exit code. A signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with spawn(plan.folder, {**plan.environment, **worker_variables(plan.settings)}) as process:
+    with spawn(plan.folder, _variables(plan)) as process:
         from cog_trio.cli.document import print_schema
 
         return print_schema(plan, process)

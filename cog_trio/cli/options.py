@@ -7,7 +7,7 @@ is good at (help, unknown flags, completion); its own messages of three lines ar
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -34,12 +34,16 @@ class BareFlags(click.Command):
         return super().parse_args(ctx, list(_joined(args)))
 
 
-def options(*, container: bool = False) -> Callable[[F], F]:
-    """Add an option for each row of the table; for the container entry only those that Cog has."""
+def options(*, container: bool = False, only: Collection[str] | None = None) -> Callable[[F], F]:
+    """Add an option for each row of the table that a server has, or for the rows of the fields in ``only``.
+
+    For the container entry those alone that Cog has.
+    """
 
     def decorate(function: F) -> F:
         for option in reversed(settings.OPTIONS):
-            if not option.flag or (container and not option.container):
+            named = not option.client if only is None else option.field in only
+            if not option.flag or not named or (container and not option.container):
                 continue
             names = (option.flag, *option.aliases, option.field)
             text = f"{option.meaning} [{option.variable}]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -11,6 +11,23 @@ from cog_trio import settings
 from cog_trio.cli import options
 from cog_trio.cli.launch import Launch
 from cog_trio.config import BadModel, find
+
+
+def read_settings(flags: Mapping[str, str | Sequence[str]]) -> tuple[settings.Settings, list[str]]:
+    """Settings without a model, and the warnings.
+
+    Raises:
+      click.ClickException: with one line for the user.
+    """
+    try:
+        return settings.read(flags, os.environ)
+    except settings.BadSetting as error:
+        raise click.ClickException(str(error)) from error
+
+
+def colours() -> bool:
+    """Whether a terminal may get colours."""
+    return not (os.environ.get("NO_COLOR") or os.environ.get("COG_NO_COLOR"))
 
 
 def plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mode: str = options.PREDICT) -> Launch:

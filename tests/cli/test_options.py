@@ -13,6 +13,7 @@ import pytest
 
 from cog_trio import settings
 from cog_trio.cli import COMMANDS, commands, options
+from cog_trio.cli.run import command as run
 from cog_trio.cli.serve import command as serve
 from cog_trio.server.http import entry
 
@@ -36,16 +37,17 @@ def _given(*arguments: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("option", [row for row in settings.OPTIONS if row.flag], ids=lambda option: option.field)
-def test_each_row_is_an_option_of_serve_and_says_its_variable(option: settings.Option) -> None:
-    (parameter,) = [parameter for parameter in serve.params if parameter.name == option.field]
+def test_each_row_is_an_option_of_its_commands_and_says_its_variable(option: settings.Option) -> None:
+    command = run if option.client else serve
+    (parameter,) = [parameter for parameter in command.params if parameter.name == option.field]
     assert isinstance(parameter, click.Option)
     assert set(parameter.opts) == {option.flag, *option.aliases}
     assert parameter.help == f"{option.meaning} [{option.variable}]"
 
 
-def test_rows_without_a_flag_are_no_options() -> None:
+def test_rows_without_a_flag_are_no_options_and_those_of_clients_none_of_serve() -> None:
     named = {parameter.name for parameter in serve.params}
-    assert named.isdisjoint(row.field for row in settings.OPTIONS if not row.flag)
+    assert named.isdisjoint(row.field for row in settings.OPTIONS if not row.flag or row.client)
 
 
 def test_container_entry_has_only_the_flags_of_cog_and_the_port() -> None:

@@ -1,0 +1,183 @@
+"""Shows one prediction while it runs, and its end: the same for one that runs here and one that runs elsewhere.
+
+In come items of the output as they are yielded, text of the model, and in the end the whole prediction as clients
+see it. Items of an iterator are shown at once; every other output when it is whole. What was missed on the way is
+made up for at the end, out of the whole output. The exit code is the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from cog_trio.cli.console import Console
+from cog_trio.cli.options import NAME, USAGE
+from cog_trio.cli.results import STDOUT, BadOutput, Files, Shape, pretty
+
+if TYPE_CHECKING:
+    from cog_trio.cli.ask import Ask
+
+DONE: Final = 0  # exit codes (D38)
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+NOBODY_READS: Final = 141  # what a shell shows for a program that SIGPIPE ended
+FAULTS: Final = 20  # of an input that are shown
+WHAT: Final = {"predict": "prediction", "train": "training"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How results are shown."""
+
+    destination: str | None  # -o
+    as_json: bool  # the whole prediction, as JSON
+    terminal: bool  # stdout is one
+    colour: bool = False  # of stderr
+    mode: str = "predict"
+
+
+class Display:
+    """One prediction on a console."""
+
+    def __init__(self, console: Console, look: Look, shape: Shape, staging: str | None = None) -> None:
+        self._console = console
+        self._look = look
+        self._shape = shape
+        self._files = Files(look.destination, staging, beside=look.as_json)
+        self._at_once = shape.streams and not look.as_json and (look.destination in (None, STDOUT) or shape.files)
+        self._seen = 0  # items that were shown
+        self._told = 0  # files
+        self._open = False  # what was printed last has not ended its line
+
+    def log(self, text: str) -> None:
+        """Text of the model."""
+        self._console.err(text)
+
+    async def item(self, index: int, value: Callable[[], Any]) -> None:
+        """An item of the output, which ``value`` decodes. One that is not the next is left for the end."""
+        if self._at_once and index == self._seen:
+            await self._show_item(value())
+        await self._console.room()
+
+    async def finish(self, prediction: Mapping[str, Any]) -> int:
+        """The end: what has not been shown, where files are, what went wrong; the exit code."""
+        self._console.phase("")
+        output = prediction.get("output")
+        try:
+            if self._look.as_json:
+                await self._show_whole(prediction)
+            elif self._at_once:
+                for value in output[self._seen :] if isinstance(output, list) else ():
+                    await self._show_item(value)
+                if self._open:
+                    self._console.out(b"\n")
+            elif prediction["status"] == "succeeded":
+                await self._show_output(output)
+        except BadOutput as error:
+            self._console.say(self._marked(str(error)))
+            return FAILED
+        if prediction["status"] == "succeeded":
+            return DONE
+        what = WHAT[self._look.mode]
+        if prediction["status"] == "canceled":
+            self._console.say(self._marked(f"the {what} was canceled"))
+        else:
+            self._console.say(self._marked(f"the {what} failed: {' '.join(str(prediction.get('error')).split())}"))
+        return FAILED
+
+    def _marked(self, text: str) -> str:
+        return f"\x1b[31m{NAME}: {text}\x1b[0m" if self._look.colour else f"{NAME}: {text}"
+
+    # Parts.
+
+    async def _show_item(self, value: Any) -> None:
+        index, self._seen = self._seen, self._seen + 1
+        if await self._to_stdout(value, self._shape.items):
+            return
+        value = await self._replace(value, self._shape.items, (str(index),))
+        if self._shape.files:
+            return
+        glued = self._shape.glued and isinstance(value, str)
+        text = value if isinstance(value, str) else pretty(value, indent=False)
+        self._console.out(_encoded(text if glued else f"{text}\n"))
+        if text:
+            self._open = glued and not text.endswith("\n") and self._look.terminal
+
+    async def _show_output(self, value: Any) -> None:
+        if await self._to_stdout(value, self._shape.schema):
+            return
+        if self._shape.glued and isinstance(value, list) and all(isinstance(item, str) for item in value):
+            value = "".join(value)
+        value = await self._replace(value, self._shape.schema)
+        if value is None or (self._shape.files and self._files.written):
+            return
+        if isinstance(value, str):
+            await self._show_text(value, ".txt")
+        else:
+            indent = self._look.terminal or self._look.destination is not None
+            await self._show_text(pretty(value, indent=indent), ".json")
+
+    async def _show_whole(self, prediction: Mapping[str, Any]) -> None:
+        whole = dict(prediction)
+        if "output" in whole:
+            whole["output"] = await self._replace(whole["output"], self._shape.schema)
+        await self._show_text(pretty(whole, indent=True), ".json")
+
+    async def _show_text(self, text: str, suffix: str) -> None:
+        if self._look.destination in (None, STDOUT):
+            self._console.out(_encoded(text if self._look.destination else f"{text}\n"))
+        else:
+            await trio.to_thread.run_sync(self._files.write, _encoded(text), suffix)
+            self._tell()
+
+    async def _to_stdout(self, value: Any, schema: Mapping[str, Any]) -> bool:
+        """Whether ``-o -`` has taken a file's content to stdout."""
+        if self._look.destination != STDOUT or self._look.as_json:
+            return False
+        content = await trio.to_thread.run_sync(self._files.content, value, schema)
+        if content is not None:
+            self._console.out(content)
+        return content is not None
+
+    async def _replace(self, value: Any, schema: Mapping[str, Any], place: Sequence[str] = ()) -> Any:
+        if self._files.concern(value):
+            value = await trio.to_thread.run_sync(self._files.replace, value, schema, place)
+            self._tell()
+        return value
+
+    def _tell(self) -> None:
+        for path in self._files.written[self._told :]:
+            self._console.say(f"Written output to: {path}")
+        self._told = len(self._files.written)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")
+
+
+def look_of(ask: Ask) -> Look:
+    """How results are shown, with what only the program itself knows: where it prints to."""
+    terminal = sys.stdout.isatty()
+    return Look(ask.destination, ask.as_json, terminal, ask.colour and sys.stderr.isatty(), ask.mode)
+
+
+def refuse(console: Console, faults: Sequence[str]) -> int:
+    """Say what is wrong with the inputs, a line each; the exit code."""
+    console.phase("")
+    for fault in faults[:FAULTS]:
+        console.say(f"{NAME}: input {fault}")
+    if len(faults) > FAULTS:
+        console.say(f"{NAME}: and {len(faults) - FAULTS} more")
+    return USAGE
+
+
+def fault_line(place: Sequence[str | int], text: str) -> str:
+    """A fault of a request's body, as a fault of an input."""
+    name = ".".join(map(str, [part for part in place if part not in ("body", "input", "__root__")]))
+    if text == "Field required":
+        return f"{name}: is required: give it by -i {name}=…"
+    return f"{name}: {text}" if name else text

@@ -1,0 +1,187 @@
+"""A run on another server over HTTP: one request that waits for it, or reads its events, and what goes on beside.
+
+The run has an id of ours, so that it can be cancelled and looked at. Where the server streams, events come by
+server-sent events; everywhere else a request waits for the end, and the state is read now and then beside it, for
+what the model prints and yields meanwhile. A server that can't be asked for the state (Cog's own) is asked once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import trio
+
+from cog_trio.cli.display import Display
+from cog_trio.cli.server import Gone, Refused, Server, refusal
+from cog_trio.client import error_reason, open_body
+
+if TYPE_CHECKING:
+    from cog_trio.cli.console import Console
+    from cog_trio.cli.session import Stop
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+LOOK: Final = 0.5  # seconds between two looks at the state
+SILENCE: Final = 60.0  # seconds without a byte of a stream, which has a comment every 15 s: it is dead
+CANCEL: Final = 10.0  # seconds for a cancel to be taken
+WAITS: Final = httpx.Timeout(10.0, read=None, write=None, pool=None)
+STREAMS: Final = httpx.Timeout(10.0, read=SILENCE, write=None, pool=None)
+
+
+class Exchange:
+    """One run."""
+
+    def __init__(self, server: Server, family: str, display: Display, console: Console, stop: Stop) -> None:
+        self._server = server
+        self._display = display
+        self._console = console
+        self._stop = stop
+        self._url = f"{server.base}/{family}/run-{secrets.token_hex(8)}"
+        self._cancel = trio.Event()
+        self._logs = 0  # characters that were shown
+
+    async def stream(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run it and show its events; gives it at its end.
+
+        Raises:
+          Refused, Gone: with the text for the user.
+        """
+        return await self._beside(self._stream, values)
+
+    async def wait(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run it and wait; gives it at its end. Raises: as ``stream``."""
+        return await self._beside(self._wait, values)
+
+    async def _beside(self, ask: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask, and cancel when we are told to; one error leaves the nursery as itself."""
+        outcome: Mapping[str, Any] | Exception
+        async with trio.open_nursery() as nursery:
+            self._stop.gently = self._cancel.set
+            nursery.start_soon(self._cancel_when_told)
+            try:
+                outcome = await ask(json.dumps({"input": values}).encode(), nursery)
+            except (Refused, Gone) as error:
+                outcome = error
+            except httpx.HTTPError as error:
+                outcome = Gone(f"{self._server.url} went away: {error_reason(error)}")
+            nursery.cancel_scope.cancel()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _cancel_when_told(self) -> None:
+        await self._cancel.wait()
+        with trio.move_on_after(CANCEL):
+            try:
+                reply = await self._server.client.post(f"{self._url}/cancel", headers=self._server.headers)
+            except httpx.HTTPError:
+                reply = None  # the connection of the run has the word
+            if reply is not None and reply.status_code == 200:
+                return
+        self._stop.scope.cancel()  # the end of our request is a cancel too
+
+    # Waiting.
+
+    async def _wait(self, body: bytes, nursery: trio.Nursery) -> Mapping[str, Any]:
+        nursery.start_soon(self._look)
+        headers = {**self._server.headers, "content-type": JSON}
+        reply = await self._server.client.put(self._url, content=body, headers=headers, timeout=WAITS)
+        if reply.status_code != 200:
+            raise refusal(reply.status_code, reply.content)
+        prediction = _prediction(reply.content)
+        self._show_logs(prediction)
+        return prediction
+
+    async def _look(self) -> None:
+        """Show what is there so far, now and then."""
+        while True:
+            await trio.sleep(LOOK)
+            try:
+                reply = await self._server.client.get(self._url, headers=self._server.headers)
+            except httpx.HTTPError:
+                continue  # the request that waits has the word
+            if reply.status_code == 405:
+                return
+            if reply.status_code != 200:
+                continue
+            prediction = _prediction(reply.content)
+            if prediction.get("status") != "starting":
+                self._console.phase("Running")
+            self._show_logs(prediction)
+            output = prediction.get("output")
+            for index, item in enumerate(output if isinstance(output, list) else ()):
+                await self._display.item(index, partial(_same, item))
+
+    def _show_logs(self, prediction: Mapping[str, Any]) -> None:
+        logs = str(prediction.get("logs", ""))
+        self._display.log(logs[self._logs :])
+        self._logs = len(logs)
+
+    # Events.
+
+    async def _stream(self, body: bytes, nursery: trio.Nursery) -> Mapping[str, Any]:
+        headers = {**self._server.headers, "content-type": JSON, "accept": EVENTS}
+        client = self._server.client
+        async with client.stream("PUT", self._url, content=body, headers=headers, timeout=STREAMS) as reply:
+            if reply.status_code != 200 or not reply.headers.get("content-type", "").startswith(EVENTS):
+                raise refusal(reply.status_code, await reply.aread())
+            async with open_body(reply) as pieces:
+                async for event, data in events(pieces):
+                    if (prediction := await show_event(event, data, self._display, self._console)) is not None:
+                        return prediction
+        raise Gone(f"{self._server.url} went away: the stream ended before the run did")
+
+
+async def show_event(event: str, data: Any, display: Display, console: Console) -> Mapping[str, Any] | None:
+    """Show one event, of whichever stream; gives the run when it is over."""
+    if event == "completed":
+        assert isinstance(data, dict)
+        return data
+    if event == "start":
+        console.phase("Running")
+    elif event == "log":
+        display.log(str(data["data"]))
+    elif event == "output":
+        await display.item(int(data["index"]), lambda: data["chunk"])
+    elif event == "error" and data.get("skipped"):
+        console.say(f"{data['skipped']} events were lost on the way")
+    await console.room()
+    return None
+
+
+async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, Any]]:
+    """Server-sent events out of a body in pieces: name and decoded data."""
+    name, data, rest = "", bytearray(), b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"event":
+                name = value.decode()
+            elif field == b"data":
+                data += value
+            elif not line:
+                if name:
+                    yield name, json.loads(data)
+                name, data = "", bytearray()
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def _prediction(body: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or "status" not in value:
+        raise Refused("the server answered what is no prediction")
+    return value

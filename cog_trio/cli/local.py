@@ -1,0 +1,161 @@
+"""A prediction or training that runs here: a service of its own, without HTTP, for one run.
+
+Setup's text and what the model prints go to stderr as they come. Output files come as files, not as data URLs: the
+service puts them into a folder of ours, from where they are moved to their places. Ctrl-C cancels the run and shows
+what its clean-up prints; a second one kills the worker. Leaving the service ends and reaps the worker on every way.
+
+This module imports the rest of the package, so it is imported only after the worker was spawned (D46).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+import cog_trio
+from cog_trio.cli.display import FAILED, Display, fault_line, look_of, refuse
+from cog_trio.cli.inputs import BadInputs, Inputs
+from cog_trio.cli.options import NAME
+from cog_trio.cli.results import Shape
+from cog_trio.cli.session import Stop, run_session
+from cog_trio.files import open_workspace
+from cog_trio.jsonvalue import decode_json
+from cog_trio.stream import LogEvent, Mark, Subscription
+
+if TYPE_CHECKING:
+    from cog_trio.cli.ask import Ask
+    from cog_trio.cli.console import Console
+    from cog_trio.cli.launch import Launch
+    from cog_trio.spawn import WorkerProcess
+
+READY: Final = ("READY", "BUSY", "UNHEALTHY")
+
+
+def run_here(plan: Launch, process: WorkerProcess, early: Sequence[int], ask: Ask) -> int:
+    """Run it to its end; the exit code."""
+
+    async def body(console: Console, stop: Stop) -> int:
+        with _logging(console, ask.debug):
+            for warning in plan.warnings:
+                console.say(f"{NAME}: warning: {warning}")
+            async with open_workspace() as workspace:
+                staging = workspace.run_folder()
+                os.mkdir(staging, 0o700)
+                return await _Run(plan, process, ask, console, stop, staging).run()
+
+    return trio.run(run_session, early, ask.colour, body)
+
+
+class _Run:
+    def __init__(
+        self, plan: Launch, process: WorkerProcess, ask: Ask, console: Console, stop: Stop, staging: str
+    ) -> None:
+        self._plan = plan
+        self._process = process
+        self._ask = ask
+        self._console = console
+        self._stop = stop
+        self._staging = Path(staging).as_uri() + "/"
+
+    async def run(self) -> int:
+        plan, stop = self._plan, self._stop
+        stop.hard = self._kill
+        self._console.phase(f"Setting up {plan.predict or plan.train}")
+        async with cog_trio.open_service(
+            plan.predict,
+            settings=replace(plan.settings, upload_url=self._staging),
+            worker=self._process,
+            train=plan.train,
+            cwd=plan.folder,
+            environment=plan.environment,
+        ) as service:
+            health = await service.wait_started()
+            if health.status not in READY or service.schema is None:
+                return FAILED  # the log has said why
+            return await self._predict(service, json.loads(service.schema))
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._stop.scope.cancel()
+
+    async def _predict(self, service: cog_trio.PredictionService, document: dict[str, object]) -> int:
+        ask, console = self._ask, self._console
+        self._console.phase("Reading the inputs")
+        inputs = Inputs.of(document, ask.mode)
+        try:
+            values = await trio.to_thread.run_sync(inputs.build, ask.pairs, ask.given, ask.read, abandon_on_cancel=True)
+            prediction = service.create(input=json.dumps(values).encode(), streamed=True, mode=cog_trio.Mode(ask.mode))
+        except BadInputs as bad:
+            return refuse(console, bad.faults)
+        except cog_trio.InvalidInput as invalid:
+            return refuse(console, [fault_line(fault["loc"], fault["msg"]) for fault in invalid.faults])
+        except cog_trio.Rejected as refusal:
+            console.say(f"{NAME}: {refusal}")
+            return FAILED
+        display = Display(console, look_of(ask), Shape(document, ask.mode), self._staging)
+        self._stop.gently = prediction.cancel
+        with service.follow(prediction) as subscription:
+            await self._follow(prediction, subscription, display)
+        return await display.finish(json.loads(prediction.snapshot()))
+
+    async def _follow(self, prediction: cog_trio.Prediction, subscription: Subscription, display: Display) -> None:
+        while not subscription.over:
+            await subscription.wait()
+            batch = subscription.take()
+            if batch.lost:
+                self._console.say(f"{NAME}: {batch.lost} events were lost: what reads our output is too slow")
+            for event in batch.events:
+                if isinstance(event, int):
+                    await display.item(event, partial(_decoded, prediction, event))
+                elif isinstance(event, LogEvent):
+                    display.log(event.data)
+                elif event is Mark.START:
+                    self._console.phase("Running")
+            await self._console.room()
+
+
+def _decoded(prediction: cog_trio.Prediction, index: int) -> Any:
+    output = prediction.outputs[index]
+    assert output is not None  # its event has come
+    return decode_json(output)
+
+
+class _ToConsole(logging.Handler):
+    """Text of the model that belongs to no run, as it is; of the runtime what somebody should know."""
+
+    def __init__(self, console: Console, debug: bool) -> None:
+        super().__init__()
+        self._console = console
+        self._debug = debug
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.name == "cog_trio.user":
+            self._console.say(text)
+        elif record.levelno >= logging.ERROR:
+            self._console.say(f"{NAME}: {text}")
+        elif self._debug or record.levelno >= logging.WARNING:
+            self._console.say(f"{NAME}: {record.levelname.lower()}: {text}")
+        if self._debug and record.exc_info:
+            self._console.say(logging.Formatter().formatException(record.exc_info))
+
+
+@contextmanager
+def _logging(console: Console, debug: bool) -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("cog_trio")
+    handler = _ToConsole(console, debug)
+    root.addHandler(handler)
+    ours.setLevel(logging.DEBUG if debug else logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)

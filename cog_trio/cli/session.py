@@ -1,0 +1,67 @@
+"""What a run here and a run on another server share: the console, the signals, the exit code.
+
+The first SIGINT or SIGTERM asks for the end: whoever runs says how (``gently``), at first by cutting whatever waits.
+The second one does not wait any more (``hard``). A reader of stdout that has left counts as a first signal without a
+word. The code of what ended us stands, whatever the run makes of it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from cog_trio.cli.bar import open_bar
+from cog_trio.cli.console import Console, open_console
+from cog_trio.cli.display import INTERRUPTED, NOBODY_READS
+
+CODES: Final = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 128 + signal.SIGTERM}
+
+
+class Stop:
+    """How the run is told to end."""
+
+    def __init__(self, console: Console) -> None:
+        self.scope = trio.CancelScope()
+        self.code: int | None = None  # what ended us
+        self.gently: Callable[[], None] = self.scope.cancel
+        self.hard: Callable[[], None] = self.scope.cancel
+        self._console = console
+
+    async def watch(self, early: Sequence[int], signals: AsyncIterable[int]) -> None:
+        for number in early:
+            self._obey(number)
+        async for number in signals:
+            self._obey(number)
+
+    def _obey(self, number: int) -> None:
+        if self.code is None:
+            self.code = CODES[signal.Signals(number)]
+            self._console.phase("Stopping; Ctrl-C again does not wait")
+            self.gently()
+        else:
+            self.hard()
+
+    async def watch_reader(self) -> None:
+        await self._console.closed.wait()
+        if self.code is None:
+            self.code = NOBODY_READS
+            self.gently()
+
+
+async def run_session(early: Sequence[int], colour: bool, body: Callable[[Console, Stop], Awaitable[int]]) -> int:
+    """Run ``body`` with a console and signals; the exit code."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with open_console(open_bar(colour=colour)) as console:
+            stop = Stop(console)
+            code = 0
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stop.watch, early, signals)
+                nursery.start_soon(stop.watch_reader)
+                with stop.scope:
+                    code = await body(console, stop)
+                nursery.cancel_scope.cancel()
+            console.phase("")
+    return code if stop.code is None else stop.code

@@ -1,0 +1,111 @@
+"""A run on another server over a WebSocket: one socket, one run, its events as they come (D44).
+
+Every model is served so, also one that offers no server-sent events. The socket's end is the run's, so a dead client
+leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError, WebSocketConnection, open_websocket_url
+
+from cog_trio.cli.display import Display
+from cog_trio.cli.exchange import show_event
+from cog_trio.cli.server import Gone, Server, refusal
+from cog_trio.client import tls_context
+
+if TYPE_CHECKING:
+    from cog_trio.cli.console import Console
+    from cog_trio.cli.session import Stop
+
+LARGEST: Final = 2**31  # bytes of a message: an output with its files
+CONNECT: Final = 10.0  # seconds
+CLOSE: Final = 2.0  # seconds
+
+
+async def converse(
+    server: Server, values: Mapping[str, Any], display: Display, console: Console, stop: Stop
+) -> Mapping[str, Any]:
+    """Run it and show its events; gives it at its end.
+
+    Raises:
+      Refused, Gone: with the text for the user.
+    """
+    url = f"{server.url}/predictions/ws"
+    trust = None
+    if url.startswith("wss:"):
+        trust = await trio.to_thread.run_sync(tls_context, server.cafile)
+    try:
+        async with open_websocket_url(
+            url,
+            trust,
+            extra_headers=[(name.encode(), value.encode()) for name, value in server.headers.items()],
+            max_message_size=LARGEST,
+            connect_timeout=CONNECT,
+            disconnect_timeout=CLOSE,
+        ) as socket:
+            return await _Talk(socket, display, console, stop).run(values)
+    except ConnectionRejected as rejected:
+        raise refusal(rejected.status_code, rejected.body or b"") from rejected
+    except HandshakeError as error:
+        raise Gone(f"{server.url} can't be reached: {_reason(error)}") from error
+    except ConnectionClosed as closed:
+        why = closed.reason
+        told = (
+            "the connection was lost" if why is None else f"it closed the socket ({why.code} {why.reason or why.name})"
+        )
+        raise Gone(f"{server.url} went away: {told}") from closed
+    except (OSError, ssl.SSLError) as error:
+        raise Gone(f"{server.url} can't be reached: {error}") from error
+
+
+class _Talk:
+    def __init__(self, socket: WebSocketConnection, display: Display, console: Console, stop: Stop) -> None:
+        self._socket = socket
+        self._display = display
+        self._console = console
+        self._stop = stop
+        self._cancel = trio.Event()
+
+    async def run(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        outcome: Mapping[str, Any] | Exception
+        async with trio.open_nursery() as nursery:
+            self._stop.gently = self._cancel.set
+            try:
+                await self._socket.send_message(json.dumps({"input": values}))
+                outcome = await self._hear(nursery)
+            except Exception as error:  # noqa: BLE001 (raised again below, outside of the nursery)
+                outcome = error
+            nursery.cancel_scope.cancel()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _hear(self, nursery: trio.Nursery) -> Mapping[str, Any]:
+        id: str | None = None
+        while True:
+            message = json.loads(await self._socket.get_message())
+            event, data = message["event"], message["data"]
+            if message["seq"] is None:
+                raise refusal(int(data.get("status", 500)), json.dumps(data).encode())
+            if id is None:
+                id = message["id"]
+                nursery.start_soon(self._cancel_when_told, id)
+            if (prediction := await show_event(event, data, self._display, self._console)) is not None:
+                return prediction
+
+    async def _cancel_when_told(self, id: str) -> None:
+        await self._cancel.wait()
+        try:
+            await self._socket.send_message(json.dumps({"cancel": id}))
+        except ConnectionClosed:
+            return  # whoever hears it says so
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or str(error.__cause__ or error.__context__ or type(error).__name__)
