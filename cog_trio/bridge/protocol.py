@@ -55,7 +55,8 @@ class Kind(str, Enum):
     """How a model's callable is run."""
 
     SYNC = "sync"
-    ASYNC = "async"
+    ASYNC = "async"  # on asyncio
+    TRIO = "trio"
 
 
 class FileOutputKind(str, Enum):

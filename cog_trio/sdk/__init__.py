@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._decorators import concurrent, streaming
+from ._decorators import trio as trio  # not in __all__: ``from cog import *`` must not hide the package of that name
 from ._opaque import Opaque
 from ._version import __version__
 from .exceptions import CancelationException

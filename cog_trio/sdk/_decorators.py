@@ -1,6 +1,7 @@
-"""`streaming` and `concurrent`: marks on a function, which itself stays as it is.
+"""`streaming`, `concurrent` and `trio`: marks on a function, which itself stays as it is.
 
-The loader looks for the marks along ``__wrapped__``; `functools.wraps` copies them outwards as well.
+The loader looks for the marks along ``__wrapped__``; `functools.wraps` copies them outwards as well. `trio` may
+mark a class too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 STREAMING: Final = "__cog_streaming__"
 CONCURRENT: Final = "__cog_concurrent_max__"
+TRIO: Final = "__cog_trio__"
 
 
 @overload
@@ -59,10 +61,33 @@ def concurrent(function: Any = None, /, *, max: int = 1) -> Any:
     return mark if function is None else mark(function)
 
 
+@overload
+def trio(target: Function, /) -> Function: ...
+@overload
+def trio() -> Callable[[Function], Function]: ...
+def trio(target: Any = None, /) -> Any:
+    """Run an async model under trio instead of asyncio: on its function, its method, or its class.
+
+    Raises:
+      TypeError: on a function that is neither a coroutine function nor an async generator function.
+    """
+
+    def mark(target: Function) -> Function:
+        if not callable(target):
+            raise TypeError("@cog.trio goes on an async def function or on a class")
+        if not inspect.isclass(target) and not is_async(target):
+            name = getattr(target, "__name__", type(target).__name__)
+            raise TypeError(f"@cog.trio needs an async def function or an async generator; {name}() is neither")
+        setattr(target, TRIO, True)
+        return target
+
+    return mark if target is None else mark(target)
+
+
 def is_async(function: Any) -> bool:
     """Whether calling ``function`` gives a coroutine or an async generator, or it wraps one that does (D33)."""
     inner = inspect.unwrap(function)
     return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in (function, inner))
 
 
-streaming.__module__ = concurrent.__module__ = "cog"
+streaming.__module__ = concurrent.__module__ = trio.__module__ = "cog"

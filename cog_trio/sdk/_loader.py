@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Final, get_origin
 
 from ._annotations import of_function, options, signature
-from ._decorators import is_async
+from ._decorators import CONCURRENT, TRIO, is_async
 from ._parameters import notice
 from .predictor import BasePredictor, BaseRunner
 from .types import File, Path
 
 OURS: Final = (BaseRunner, BasePredictor, object)
+NURSERY: Final = "nursery"  # the parameter of ``setup`` that gets one
 RESERVED: Final = frozenset({"cog", "coglet", "cog_trio", "__main__"})
 
 
@@ -52,6 +53,11 @@ class Target:
     def is_async(self) -> bool:
         """Coroutine function or async generator function, read from the unwrapped function."""
         return any(is_async(_plain(function)) for function in (self.call, self.function))
+
+    @property
+    def is_trio(self) -> bool:
+        """``@cog.trio`` is on the function, or on the class that it is a method of."""
+        return mark_of(self, TRIO) is True or getattr(self.owner, TRIO, False) is True
 
 
 def predict_ref(ref: str) -> Target:
@@ -301,8 +307,10 @@ def _plain(call: Any) -> Any:
     return call if inspect.isroutine(call) or inspect.isclass(call) else type(call).__call__
 
 
-def setup_call(instance: Any, weights: str | None) -> Callable[[], Any] | None:
+def setup_call(instance: Any, weights: str | None, *, trio: bool = False) -> Callable[..., Any] | None:
     """``setup`` of an instance, ready to be called without arguments; None if its author wrote none.
+
+    Under trio one argument is left to the caller: ``nursery``, by name, where there is a parameter of that name.
 
     Raises:
       TypeError: naming the parameters that nothing can be given for.
@@ -315,11 +323,17 @@ def setup_call(instance: Any, weights: str | None) -> Callable[[], Any] | None:
         name
         for name, parameter in parameters.items()
         if name != "weights"
+        and not (trio and name == NURSERY and parameter.kind is not parameter.POSITIONAL_ONLY)
         and parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     if unknown:
-        raise TypeError(f"setup() cannot be called, it has required parameters besides weights: {', '.join(unknown)}")
+        hint = f" ({NURSERY} is given to models that are marked @cog.trio)" if NURSERY in unknown and not trio else ""
+        raise TypeError(
+            f"setup() cannot be called, it has required parameters besides weights: {', '.join(unknown)}{hint}"
+        )
+    if trio and NURSERY in parameters and not is_async(_plain(setup)):
+        raise TypeError(f"setup({NURSERY}) must be async def: there is no nursery where no event loop runs")
     if "weights" not in parameters:
         return setup  # type: ignore[no-any-return]
     value = weights_value(setup, weights)
@@ -363,11 +377,16 @@ def weights_value(setup: Callable[..., Any], weights: str | None) -> Any:
 
 def concurrency_mark(target: Target) -> int | None:
     """What ``@concurrent`` says, if it is there."""
-    from ._decorators import CONCURRENT
+    value = mark_of(target, CONCURRENT)
+    return None if value is None else int(value)
+
+
+def mark_of(target: Target, mark: str) -> Any:
+    """The value of a decorator's mark on a callable of a model, None if it has none."""
     from .schema import marked
 
-    for function in (target.call, target.function):
-        value = marked(function, CONCURRENT)
+    for function in (target.call, target.function, _plain(target.call)):
+        value = marked(function, mark)
         if value is not None:
-            return int(value)
+            return value
     return None

@@ -25,11 +25,13 @@ _OURS: Final = (
 
 
 def one_line(error: BaseException) -> str:
-    """``Type: message`` on one line of at most ``MAX_ERROR`` bytes; of a group its leaves too."""
-    text = _line(error)
-    if isinstance(error, BaseExceptionGroup):
-        text = f"{text}: {'; '.join(map(_line, _leaves(error)))}"
-    return cut(text, MAX_ERROR)
+    """``Type: message`` on one line of at most ``MAX_ERROR`` bytes; of a group its leaves too, or the one alone."""
+    if not isinstance(error, BaseExceptionGroup):
+        return cut(_line(error), MAX_ERROR)
+    leaves = list(_leaves(error))
+    if len(leaves) == 1:
+        return cut(_line(leaves[0]), MAX_ERROR)
+    return cut(f"{_line(error)}: {'; '.join(map(_line, leaves))}", MAX_ERROR)
 
 
 def cut(text: str, limit: int) -> str:

@@ -1,6 +1,6 @@
 """The user's health check: beside the control path, never in it, and five seconds at most (W32, W64).
 
-A coroutine function of an async model runs on its loop; every other check runs in one thread, made at the first
+A coroutine function of an async or trio model runs on its loop; every other check runs in one thread, made at the first
 one. A check that hangs keeps its thread or task: until it has ended, all that come after are answered "timed out"
 at once. ``None`` and truthy results are healthy, everything else is not (D32).
 """
@@ -11,22 +11,31 @@ import contextvars
 import inspect
 import queue
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 import trio
 
 from cog_trio.bridge.protocol import HealthcheckResult, HealthcheckStatus
 from cog_trio.worker.faults import cut, one_line
 
-if TYPE_CHECKING:
-    import asyncio
-
 LIMIT: Final = 5.0  # seconds
 MAX_SHOWN: Final = 200  # bytes of a falsy result
 PREFIX: Final = "Healthcheck failed: "  # as the reference words it
 CANCELLED: Final = f"{PREFIX}CancelledError"
 TIMED_OUT: Final = f"{PREFIX}user-defined healthcheck timed out after {LIMIT:.1f} seconds"
+
+
+class Loop(Protocol):
+    """The event loop of a model that has one."""
+
+    def check(
+        self,
+        context: contextvars.Context,
+        check: Callable[[], Coroutine[Any, Any, str | None]],
+        finish: Callable[[str | None], None],
+    ) -> Callable[[], object]:
+        """Run a check as a task, in this context, and call ``finish`` in any thread; gives what cancels the task."""
 
 
 class Run:
@@ -49,18 +58,18 @@ class Run:
 class HealthCheck:
     """``check`` is the model's bound method, None without one; ``context`` is what it runs in.
 
-    ``loop`` is that of an async model.
+    ``loop`` is that of an async or trio model.
     """
 
     def __init__(
         self,
         check: Callable[[], Any] | None,
         context: contextvars.Context,
-        loop: asyncio.AbstractEventLoop | None = None,
+        loop: Loop | None = None,
     ) -> None:
         self._check = check
         self._context = context
-        self.loop = loop if inspect.iscoroutinefunction(check) else None
+        self._loop = loop if inspect.iscoroutinefunction(check) else None
         self._jobs: queue.SimpleQueue[Run] | None = None
         self._run: Run | None = None
 
@@ -85,24 +94,13 @@ class HealthCheck:
 
     def _start(self, run: Run) -> Callable[[], object] | None:
         """Begin a check; gives what cancels it, where that can be done."""
-        if self.loop is None:
+        if self._loop is None:
             if self._jobs is None:
                 self._jobs = queue.SimpleQueue()
                 threading.Thread(target=self._work, args=(self._jobs,), name="cog-trio health", daemon=True).start()
             self._jobs.put(run)
             return None
-        loop, tasks = self.loop, []
-
-        def begin() -> None:
-            task = self._context.copy().run(loop.create_task, self._on_loop())
-            task.add_done_callback(lambda task: run.finish(CANCELLED if task.cancelled() else task.result()))
-            tasks.append(task)
-
-        def cancel() -> None:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-
-        loop.call_soon_threadsafe(begin)
-        return cancel
+        return self._loop.check(self._context.copy(), self._on_loop, run.finish)
 
     def _work(self, jobs: queue.SimpleQueue[Run]) -> None:
         while True:
@@ -125,6 +123,8 @@ class HealthCheck:
         assert self._check is not None
         try:
             return verdict(await self._check())
+        except trio.Cancelled:
+            raise  # the scope around it takes this, and nothing else may
         except BaseException as error:  # noqa: BLE001  none may end the loop, or leave the check without an answer
             return PREFIX + one_line(error)
 

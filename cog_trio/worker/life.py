@@ -9,7 +9,6 @@ setup's log, and the worker leaves with status 0. It always leaves through the n
 from __future__ import annotations
 
 import atexit
-import inspect
 import math
 import os
 import platform
@@ -60,28 +59,25 @@ def _live_with(init: Init, io: IO, capture: Capture) -> None:
             capture.barrier()
             return
         slots = io.open_slots(tools, tools.models.main.concurrency)
-        for setup in tools.models.setups:
-            result = setup()
-            if inspect.isawaitable(result):
-                tools.complete(result)
-            if gate.forked:
-                end_forked_child(None)
-        tools.settle()
-        if not slots.get() or io.stopping:
-            return
-        capture.private.update(slot.fd for slot in io.slots)
-        capture.barrier()
-    except BaseException as error:  # noqa: BLE001  SystemExit too: setup has failed, and the parent is told
+
+        def ready() -> bool:
+            if not slots.get() or io.stopping:
+                return False
+            capture.private.update(slot.fd for slot in io.slots)
+            capture.barrier()
+            io.send(Ready(tuple(slot.index for slot in io.slots), tools.schema))
+            gate.serving = True
+            return True
+
+        tools.live(ready)
+    except BaseException as error:  # SystemExit too: setup has failed, and the parent is told
+        if gate.serving:
+            raise
         if gate.forked:
             end_forked_child(error)
         capture.service.write(LogSource.STDERR, trace(error))
         capture.barrier()
         io.send(Failed(one_line(error)))
-        return
-    io.send(Ready(tuple(slot.index for slot in io.slots), tools.schema))
-    gate.serving = True
-    try:
-        tools.executor.serve()
     finally:
         gate.serving = False
 

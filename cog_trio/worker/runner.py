@@ -38,13 +38,13 @@ class Model:
 
     call: Callable[..., Any]
     kind: Kind
-    concurrency: int  # runs at once; over 1 only when async
+    concurrency: int  # runs at once; over 1 only when async or trio
     streaming: bool  # @streaming: clients may be offered the output as it is made
     document: dict[str, Any]
     parameters: tuple[Parameter, ...]
     extra: bool  # **kwargs: unknown inputs are passed on
     inputs: protocol.Inputs  # the parent's table of the same parameters
-    setup: Callable[[], Any] | None = None  # weights included; may give an awaitable
+    setup: Callable[..., Any] | None = None  # weights included; may give an awaitable, and in trio want a nursery
     healthcheck: Callable[[], Any] | None = None
     _supply: Mapping[str, Callable[[], Any]] = field(default_factory=dict, repr=False)
 
@@ -87,7 +87,7 @@ class Models:
         return model
 
     @property
-    def setups(self) -> list[Callable[[], Any]]:
+    def setups(self) -> list[Callable[..., Any]]:
         """What is called before the first run; a class that both are methods of is set up once."""
         return [model.setup for model in (self.predict, self.train) if model is not None and model.setup is not None]
 
@@ -129,16 +129,42 @@ def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurren
         train = loader.train_target(predict.instance)
     else:
         train = loader.train_ref(train_ref)
-    if predict is not None and train is not None and predict.is_async and not train.is_async:
-        raise TypeError(f"{train.name}() must be async def like {predict.name}(): one worker runs both")
     targets = [(mode, target) for mode, target in ((PREDICT, predict), (TRAIN, train)) if target is not None]
     described = _describe(targets)
+    _check_kinds(predict, train)
     shared = train is not None and predict is not None and train.instance is predict.instance
     made: dict[Mode, Model] = {
         mode: _model(mode, target, described, max_concurrency, own_setup=not (shared and mode is TRAIN))
         for mode, target in targets
     }
     return Models(made.get(PREDICT), made.get(TRAIN), described.document)
+
+
+def _check_kinds(predict: loader.Target | None, train: loader.Target | None) -> None:
+    """One worker runs both.
+
+    Raises:
+      TypeError: if it can't, telling what to change.
+    """
+    for target in (predict, train):
+        if target is not None and target.is_trio and not target.is_async:
+            raise TypeError(f"{target.name}() is marked @cog.trio, so it must be async def")
+    if predict is None or train is None:
+        return
+    if predict.is_async and not train.is_async:
+        raise TypeError(f"{train.name}() must be async def like {predict.name}(): one worker runs both")
+    if predict.is_trio is not train.is_trio:
+        marked, other = (predict, train) if predict.is_trio else (train, predict)
+        raise TypeError(
+            f"{marked.name}() is marked @cog.trio, so {other.name}() must be async def and marked too: "
+            "one worker runs both, on one event loop"
+        )
+
+
+def _kind(target: loader.Target) -> Kind:
+    if target.is_trio:
+        return Kind.TRIO
+    return Kind.ASYNC if target.is_async else Kind.SYNC
 
 
 @dataclass(frozen=True)
@@ -203,17 +229,21 @@ def _model(
     healthcheck = None if instance is None else getattr(instance, "healthcheck", None)
     return Model(
         call=target.call,
-        kind=Kind.ASYNC if target.is_async else Kind.SYNC,
+        kind=_kind(target),
         concurrency=_concurrency(target, max_concurrency),
         streaming=signature.streaming,
         document=described.document,
         parameters=inputs.parameters,
         extra=inputs.extra,
         inputs=_table(mode, inputs),
-        setup=loader.setup_call(instance, os.environ.get("COG_WEIGHTS")) if own_setup else None,
+        setup=_setup(target) if own_setup else None,
         healthcheck=healthcheck if callable(healthcheck) else None,
         _supply={parameter.name: _supplier(parameter) for parameter in inputs.parameters},
     )
+
+
+def _setup(target: loader.Target) -> Callable[..., Any] | None:
+    return loader.setup_call(target.instance, os.environ.get("COG_WEIGHTS"), trio=target.is_trio)
 
 
 def _concurrency(target: loader.Target, configured: int | None) -> int:

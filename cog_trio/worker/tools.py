@@ -8,8 +8,9 @@ frame.
 from __future__ import annotations
 
 import contextvars
+import inspect
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -19,14 +20,16 @@ from cog_trio.sdk.scope import Mode, Scope, enter, set_fallback
 from cog_trio.worker.cancel import gate
 from cog_trio.worker.capture import Capture
 from cog_trio.worker.health import HealthCheck
+from cog_trio.worker.loop import Executor
 from cog_trio.worker.mixed import MixedExecutor
 from cog_trio.worker.record import Record, current
 from cog_trio.worker.runner import Models
-from cog_trio.worker.slots import Job, Office
+from cog_trio.worker.slots import Job, Office, end_forked_child
 from cog_trio.worker.sync import SyncExecutor
 
 if TYPE_CHECKING:
     from cog_trio.worker.aio import AsyncExecutor
+    from cog_trio.worker.trio import TrioExecutor
 
 _MODES: Final = {"replace": MetricMode.REPLACE, "increment": MetricMode.INCREMENT, "append": MetricMode.APPEND}
 
@@ -35,22 +38,48 @@ class Tools:
     def __init__(self, models: Models, capture: Capture, office: Office) -> None:
         self.models: Final = models
         self.schema: Final = msgspec.Raw(msgspec.json.encode(models.document))
-        self.executor: SyncExecutor | AsyncExecutor | MixedExecutor = SyncExecutor(gate)
+        self._server: SyncExecutor | AsyncExecutor | MixedExecutor = SyncExecutor(gate)
         self._loop: AsyncExecutor | None = None
+        self._trio: TrioExecutor | None = None
         mixed = len(models.kinds) > 1
         if Kind.ASYNC in models.kinds:
             from cog_trio.worker.aio import AsyncExecutor  # a sync model does without asyncio
 
             self._loop = AsyncExecutor(gate, office)
-            self.executor = MixedExecutor(self.executor, self._loop) if mixed else self._loop
+            self._server = MixedExecutor(self._server, self._loop) if mixed else self._loop
+        elif Kind.TRIO in models.kinds:
+            from cog_trio.worker.trio import TrioExecutor
+
+            self._trio = TrioExecutor(gate, office)
+        self.executor: Final[Executor] = self._trio or self._server
         self._capture = capture
-        loop = None if self._loop is None or mixed else self._loop.loop  # one that runs all the time
+        loop = self._trio or (None if mixed else self._loop)  # one that runs all the time
         self._health = HealthCheck(models.main.healthcheck, self._outside(), loop)
         self._scopes: dict[int, Scope] = {}  # of the runs whose user code is running
         if models.main.concurrency == 1:
             set_fallback(self._only_scope)
 
-    def complete(self, awaitable: Awaitable[Any]) -> None:
+    def live(self, ready: Callable[[], bool]) -> None:
+        """Set the model up; then, if ``ready`` says so, serve until told to stop.
+
+        Raises:
+          BaseException: what ``setup`` raised.
+        """
+        if self._trio is not None:
+            self._trio.live(self.models.setups, ready)
+            return
+        for setup in self.models.setups:
+            result = setup()
+            if inspect.isawaitable(result):
+                self._complete(result)
+            if gate.forked:
+                end_forked_child(None)
+        if self._loop is not None:
+            self._loop.renew()  # a sync setup may have closed the loop that it found
+        if ready():
+            self._server.serve()
+
+    def _complete(self, awaitable: Awaitable[Any]) -> None:
         """Run an async ``setup``, on the loop of async predictions if there is one."""
         if self._loop is not None:
             self._loop.complete(awaitable)
@@ -58,13 +87,6 @@ class Tools:
             import asyncio
 
             asyncio.run(_whole(awaitable))
-
-    def settle(self) -> None:
-        """Setup is done. A sync one may have closed the loop that it found."""
-        if self._loop is not None:
-            self._loop.renew()
-            if self._health.loop is not None:
-                self._health.loop = self._loop.loop
 
     async def check_health(self, id: str) -> HealthcheckResult:
         """In the I/O thread."""
