@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cog_trio.cli.requirements import read_requirements
+from cog_trio.cli.requirements import NAME, normalized, read_requirements
 from cog_trio.config import BUILD_KEYS, FILE, KEYS, Config, environment, load
 from cog_trio.marks import Mark, read
 
@@ -62,12 +62,17 @@ class Build:
     python_packages: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()  # files, the named one first, then those that it includes
     hashed: bool = False  # the requirements carry hashes
-    runtime_required: bool = False  # the requirements name cog-trio themselves
+    names: frozenset[str] = frozenset()  # of all distributions that are required, normalized
     before: tuple[Command, ...] = ()
     after: tuple[Command, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)  # while building
     gpu: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def runtime_required(self) -> bool:
+        """Whether the requirements name cog-trio themselves."""
+        return "cog-trio" in self.names
 
 
 def read_build(folder: Path) -> Build:
@@ -95,7 +100,7 @@ def read_build(folder: Path) -> Build:
         packages,
         requirements.files,
         requirements.hashed,
-        requirements.runtime or any(re.match(r"cog[-_.]trio\b", name, re.IGNORECASE) for name in packages),
+        requirements.names | {normalized(name[0]) for name in map(NAME.match, packages) if name},
         tuple(_commands(fields.get("pre_install"))),
         tuple(_commands(fields.get("run"))),
         _one_line(fields.get("environment")),

@@ -31,10 +31,6 @@ class Requirements:
     hashed: bool = False
     names: frozenset[str] = frozenset()  # of distributions, normalized
 
-    @property
-    def runtime(self) -> bool:
-        return "cog-trio" in self.names
-
 
 def normalized(name: str) -> str:
     """The name of a distribution as indexes compare it."""

@@ -1,0 +1,65 @@
+"""Packages that a model imports but its requirements do not name: what runs here would not run in an image.
+
+Only what is installed here is known by its distribution; what is neither installed nor local fails at load, which says
+more. Nothing is imported: names are read from the source, distributions from their records.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Final
+
+from cog_trio.cli.findings import Finding
+from cog_trio.cli.requirements import normalized
+from cog_trio.cli.source import Source
+
+GIVEN: Final = frozenset({"cog", "coglet", "cog_trio", "setuptools", "pip", "pkg_resources"})
+MAX_SOURCES: Final = 200  # files of a model that are looked at
+
+
+def unnamed(source: Source, folder: Path, required: frozenset[str]) -> Iterator[Finding]:
+    """One hint for each package that the file, or a local file that it imports, takes from nowhere."""
+    known = packages_distributions()
+    told: set[str] = set()
+    for file in _reached(source, folder):
+        for name, node in _roots(file):
+            distributions = _others(name, folder, known)
+            if distributions and name not in told and not any(normalized(d) in required for d in distributions):
+                told.add(name)
+                what = name if normalized(name) in map(normalized, distributions) else f"{name} ({distributions[0]})"
+                yield Finding("hint", file.where(node), f"{what} is imported, but the requirements do not name it")
+
+
+def _reached(source: Source, folder: Path) -> Iterator[Source]:
+    seen = {source.path}
+    waiting = [source]
+    while waiting:
+        current = waiting.pop(0)
+        yield current
+        for name, _ in _roots(current):
+            path = folder / f"{name}.py"
+            if path.is_file() and path not in seen and len(seen) < MAX_SOURCES:
+                seen.add(path)
+                try:
+                    waiting.append(Source(path, path.name))
+                except (OSError, SyntaxError, ValueError):
+                    continue  # the load of the model says it, with its place
+
+
+def _roots(source: Source) -> Iterator[tuple[str, ast.stmt]]:
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.partition(".")[0], node
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0], node
+
+
+def _others(name: str, folder: Path, known: Mapping[str, list[str]]) -> list[str]:
+    """The distributions that a name may come from; none if it is Python's, ours or the model's own."""
+    local = (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+    return [] if local or name in GIVEN or name in sys.stdlib_module_names else known.get(name, [])

@@ -1,0 +1,116 @@
+"""A model from its first day: ``init`` writes it, ``doctor`` finds it well, its test passes, it is served; and old
+models under the eyes of ``doctor``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trio
+
+from scenarios.rig import EXAMPLES, MODELS
+
+OLD = """\
+from cog import BasePredictor, Input
+
+
+class Predictor(BasePredictor):
+    def setup(self):
+        print("set up")
+        self.word = "old"
+
+    def predict(self, text: str = Input(description="any")) -> str:
+        return self.word + text
+"""
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+async def _cog_trio(*arguments: str, cwd: Path, module: str = "cog_trio") -> Ended:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("COG_", "PYTEST_"))}
+    with trio.fail_after(60):
+        done = await trio.run_process(
+            [sys.executable, "-m", module, *arguments],
+            env=environ,
+            cwd=cwd,
+            check=False,
+            capture_stdout=True,
+            capture_stderr=True,
+            stdin=subprocess.DEVNULL,
+        )
+    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.mark.timeout(180)
+async def test_a_new_model_is_well_tested_and_served(tmp_path: Path) -> None:
+    """Given an empty folder, when init has written a model, then doctor has nothing to say, also after setup, its own
+    test passes, a Dockerfile can be made, and a second init changes nothing."""
+    made = await _cog_trio("init", "my model", cwd=tmp_path)
+    assert (made.code, made.err) == (0, "")
+    folder = tmp_path / "my model"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".dockerignore",
+        "cog.yaml",
+        "requirements.txt",
+        "run.py",
+        "test_run.py",
+    ]
+    well = await _cog_trio("doctor", "--setup", cwd=folder)
+    assert (well.code, well.out) == (0, "")
+    assert well.err.endswith("cog-trio: .: loads and is set up\n")
+    tested = await _cog_trio("-q", "-p", "no:cacheprovider", "--rootdir", ".", cwd=folder, module="pytest")
+    assert tested.code == 0, tested
+    assert "2 passed" in tested.out
+    image = await _cog_trio("dockerfile", "-o", "Dockerfile", cwd=folder)
+    assert image == (0, "", "")
+    (folder / "run.py").write_text("# mine\n")
+    again = await _cog_trio("init", ".", cwd=folder)
+    assert (again.code, again.out) == (1, "")
+    assert "run.py" in again.err
+    assert (folder / "run.py").read_text() == "# mine\n"
+    assert (await _cog_trio("init", ".", "--force", cwd=folder)).code == 0
+
+
+async def test_an_old_model_passes_as_it_is_and_can_be_mended(tmp_path: Path) -> None:
+    """Given a model of an older generation, when doctor looks at it, then it passes with advice; when it may fix, the
+    old names are gone, the model still loads, and there is nothing left to fix."""
+    (tmp_path / "predict.py").write_text(OLD)
+    (tmp_path / "cog.yaml").write_text("predict: predict.py\n")
+    before = await _cog_trio("doctor", cwd=tmp_path)
+    assert before.code == 0
+    assert before.out.count(": deprecated: ") == before.out.count("[--fix]") == before.out.count("\n") == 4, before.out
+    assert (tmp_path / "predict.py").read_text() == OLD
+    fixed = await _cog_trio("doctor", "--fix", "--setup", cwd=tmp_path)
+    assert fixed.code == 0, fixed
+    assert "-class Predictor(BasePredictor):\n+class Runner(BaseRunner):\n" in fixed.out
+    assert "set up\n" in fixed.err
+    after = await _cog_trio("doctor", "--fix", cwd=tmp_path)
+    assert (after.code, after.out) == (0, "")
+
+
+async def test_what_does_not_load_is_a_problem_with_its_place(tmp_path: Path) -> None:
+    """Given models that can't be imported or fail in setup, when doctor looks at them, then exit 1 and the reasons;
+    given none, then exit 2."""
+    (tmp_path / "broken.py").write_text("def f():\n    import no_such_module\nf()\n")
+    broken = await _cog_trio("doctor", "broken.py", cwd=tmp_path)
+    assert broken.code == 1
+    assert "broken.py: problem: ModuleNotFoundError: No module named 'no_such_module'" in broken.out
+    assert 'broken.py", line 2' in broken.err
+    early = await _cog_trio("doctor", "--setup", str(MODELS / "bad_setup.py"), cwd=tmp_path)
+    assert early.code == 1
+    assert "problem: " in early.out
+    assert (await _cog_trio("doctor", "gone.py", cwd=tmp_path)).code == 2
+
+
+async def test_the_example_is_well(tmp_path: Path) -> None:
+    """Given a model of the docs, when doctor looks at it, then it has nothing to say."""
+    done = await _cog_trio("doctor", str(EXAMPLES / "train"), cwd=tmp_path)
+    assert (done.code, done.out) == (0, "")
