@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
@@ -251,7 +251,19 @@ class Gate:
         return True
 
     def deliver(self) -> None:
-        """Raise what is due, if user frames may be interrupted here."""
+        """Raise what is due, if user frames may be interrupted here; for code of ours that user code has called.
+
+        Below a signal handler it is left to that, or to the next signal. There the interpreter itself writes to
+        ``sys.stderr`` (a wake-up descriptor of the user's is closed), and swallows what the stream raises.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code in HANDLERS:
+                return
+            frame = frame.f_back
+        self._deliver()
+
+    def _deliver(self) -> None:
         if self.depth:
             return
         if self.owed is not None and self._user_frames:
@@ -292,7 +304,7 @@ class Gate:
                 self.on_lost()  # raised below the hook it would be lost again
                 return
             frame = frame.f_back
-        self.deliver()
+        self._deliver()
 
     # I/O thread
 
@@ -381,5 +393,7 @@ class _Unraisable:
             gate.depth -= 1
 
 
+HANDLERS: Final[set[CodeType]] = {Gate._on_signal.__code__}
+"""Signal handlers of ours."""
 gate: Final = Gate()
 """The worker's one gate."""

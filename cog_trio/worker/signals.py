@@ -75,6 +75,7 @@ def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
     signal.signal = guarded_signal
     signal.getsignal = guarded_getsignal
     cancel.KEEPERS.add(__file__)
+    cancel.HANDLERS.add(_Guarded.__call__.__code__)
     _watch_timers()
 
 

@@ -159,6 +159,29 @@ def run():
         assert seconds < PROMPT
 
 
+@pytest.mark.parametrize("handler", ["", "signal.signal(signal.SIGALRM, lambda *_: None)"], ids=["", "beside an alarm"])
+async def test_W26_beside_a_wake_up_descriptor_that_is_closed(tmp_path: Path, handler: str) -> None:
+    """The interpreter tells of it on sys.stderr, within our signal handler; what the stream raises there is lost."""
+    code = f"""
+import os, signal, time
+def run():
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    os.close(write)
+    {handler}
+    if signal.getsignal(signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    print("go")
+    time.sleep(30)
+"""
+    async with open_worker(tmp_path, CODE) as parent:
+        outcome, seconds = await cancel_when(parent, code)
+        assert outcome.cancelled
+        assert seconds < PROMPT
+        assert "signal wakeup fd" in outcome.logs()
+
+
 @pytest.mark.parametrize(
     "deaf",
     [
