@@ -105,6 +105,8 @@ class Webhooks:
         self._start_soon = start_soon
         self._transport = transport
         self._senders: set[Sender] = set()
+        self.failed = 0  # terminal webhooks that were given up
+        self.lost = 0  # others that were not delivered
         self._waiting = 0
         self._waiting_bytes = 0
         self._client: httpx.AsyncClient | None = None
@@ -128,6 +130,7 @@ class Webhooks:
                 if body is not None:
                     await self._deliver(sender, body)
             if sender.scope.cancelled_caught:
+                self.failed += 1
                 log.error("webhooks to %s were given up: the service ends", sender.place, extra={"id": sender.id})
         finally:
             self._senders.discard(sender)
@@ -261,6 +264,7 @@ class Sender:
     async def _once(self, body: bytes) -> None:
         answer = await self._post(body, _new_id())
         if not answer.delivered:
+            self._webhooks.lost += 1
             level = logging.DEBUG if self._complained else logging.WARNING
             log.log(level, "a webhook to %s was lost: %s", self.place, answer, extra={"id": self.id})
             self._complained = True
@@ -274,6 +278,7 @@ class Sender:
                 return
             if not is_retried(answer.status) or retry > RETRIES or self._webhooks.crowded:
                 text = "the terminal webhook to %s was given up after %d tries: %s"
+                self._webhooks.failed += 1
                 log.error(text, self.place, retry, answer, extra={"id": self.id})
                 return
             wait = wait_before(

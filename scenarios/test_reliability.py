@@ -137,3 +137,6 @@ async def test_several_workers_of_a_sync_model(serve: Serve, tmp_path: Path) -> 
             await server.cancel(lives)
             await server.finished(lives)
             assert (await server.predict()).json()["output"] == f"{pids[1]} 1"
+            said = [(entry.get("message", ""), entry["worker"]) for entry in server.log if "worker" in entry]
+    assert sorted(worker for text, worker in said if text == "Server ready") == [0, 1]
+    assert [worker for text, worker in said if text.startswith("Worker died")] == [0]

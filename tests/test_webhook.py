@@ -397,6 +397,7 @@ async def test_W41_completed_is_tried_13_times(autojump_clock: Clock, caplog: py
     assert last.getMessage() == (
         "the terminal webhook to http://receiver.example was given up after 13 tries: HTTP 500"
     )
+    assert (webhooks.failed, webhooks.lost) == (1, 0)
     assert "s3cret" not in caplog.text
 
 
@@ -453,6 +454,7 @@ async def test_updates_are_never_tried_again(autojump_clock: Clock, caplog: pyte
         await run(webhooks, make(), outputs=11, every=0.1)
     assert receiver.times == [0.0, 0.0, 0.5, 1.0, 1.1]
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    assert (webhooks.failed, webhooks.lost) == (0, 4)
 
 
 @pytest.mark.parametrize(("status", "after"), [(429, 7.0), (503, 7.0), (500, 0.2)])
@@ -542,6 +544,7 @@ async def test_W13_close_gives_up_and_says_so(autojump_clock: Clock, caplog: pyt
         webhooks.close()
     assert trio.current_time() == 2.0
     assert caplog.records[-1].getMessage() == "webhooks to http://receiver.example were given up: the service ends"
+    assert (webhooks.failed, webhooks.lost) == (1, 0)
     assert caplog.records[-1].__dict__["id"] == "p"
 
 

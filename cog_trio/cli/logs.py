@@ -2,7 +2,8 @@
 
 Modules log through ``logging.getLogger(__name__)``. What belongs to one prediction says so by
 ``extra={"id": prediction_id}``, which is a field of its own in JSON and stands behind the text on the console;
-any other ``extra`` is shown the same way, but lists are for machines: JSON alone has them. Control characters are
+any other ``extra`` is shown the same way, but lists are for machines: JSON alone has them. With several workers,
+lines about one of them have its number as ``worker``. Control characters are
 escaped in both formats, so no id and no text of a user can start a line of its own.
 
 A log reader that stalls must never stall predictions, and a write to stderr can block. So a line is written at
@@ -25,6 +26,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, Literal
+
+from cog_trio.origin import Origin
 
 MAX_WAITING: Final = 8 * 2**20  # bytes of lines that stderr has not taken yet
 LAST_WORDS: Final = 2.0  # seconds that the lines still waiting get at the end
@@ -153,6 +156,7 @@ def open_log(level: str, style: Literal["console", "json"]) -> Iterator[None]:
     """Route all logging of the process to stderr while this is open; other packages only from warnings up."""
     writer = LogWriter(sys.stderr.fileno())
     writer.setFormatter(JsonFormatter() if style == "json" else ConsoleFormatter())
+    writer.addFilter(Origin())
     root, ours = logging.getLogger(), logging.getLogger("cog_trio")
     before = root.level, ours.level
     looked_up = {name: getattr(logging, name) for name in UNUSED if hasattr(logging, name)}

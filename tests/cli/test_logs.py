@@ -7,12 +7,14 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 
 from cog_trio.cli import logs
 from cog_trio.cli.logs import ConsoleFormatter, JsonFormatter, LogWriter
+from cog_trio.origin import WORKER, Origin
 
 
 def _record(message: str, *, failed: bool = False, **extra: Any) -> logging.LogRecord:
@@ -45,6 +47,17 @@ def test_json_has_the_id_and_every_extra() -> None:
         "id": "a",
         "urls": ["http://x"],
     }
+
+
+def test_a_line_has_the_number_of_the_worker_that_it_is_about() -> None:
+    record, context = _record("setup failed"), copy_context()
+    context.run(WORKER.set, 1)
+    assert context.run(Origin().filter, record)
+    assert json.loads(JsonFormatter().format(record))["worker"] == 1
+    assert ConsoleFormatter().format(record).endswith("setup failed worker=1")
+    other = _record("Listening")
+    assert Origin().filter(other)
+    assert "worker" not in json.loads(JsonFormatter().format(other))
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])

@@ -17,6 +17,7 @@ from typing import Any, Final
 import trio
 
 from cog_trio.health import HealthSnapshot, State
+from cog_trio.observe.metrics import Metrics
 from cog_trio.prediction import Prediction
 from cog_trio.settings import Settings
 from cog_trio.transport.http import wire
@@ -35,6 +36,7 @@ from cog_trio.transport.http.asgi import (
     shown,
 )
 from cog_trio.transport.http.families import FAMILIES, Family
+from cog_trio.transport.http.figures import figures
 from cog_trio.transport.http.headers import is_json, preference, trace, wants_stream
 from cog_trio.transport.http.sse import EventStream
 from cog_trio.transport.service import GONE, REFUSALS, Service, refused
@@ -56,8 +58,8 @@ _URLS: Final = {
 }
 
 
-def make_app(service: Service, settings: Settings, *, loopback: bool) -> App:
-    """The ASGI app over a service. ``loopback``: it is bound to loopback addresses only (D41)."""
+def make_app(service: Service, settings: Settings, metrics: Metrics, *, loopback: bool) -> App:
+    """The ASGI app over a service and its figures. ``loopback``: it is bound to loopback addresses only (D41)."""
     handlers = Handlers(service, settings)
 
     async def converse(headers: dict[bytes, bytes], protocol: str | None, receive: Receive, send: Send) -> None:
@@ -69,6 +71,7 @@ def make_app(service: Service, settings: Settings, *, loopback: bool) -> App:
             b"/health-check": Resource(GET=handlers.health_check, open=True),
             b"/livez": Resource(GET=handlers.livez, open=True),
             b"/readyz": Resource(GET=handlers.readyz, open=True),
+            b"/metrics": Resource(GET=figures(metrics)),
             b"/openapi.json": Resource(GET=handlers.openapi),
             b"/shutdown": Resource(POST=handlers.shutdown),
             **{family.path.encode(): Resource(POST=partial(handlers.create, family)) for family in FAMILIES},

@@ -97,6 +97,7 @@ async def serve_http(
     Raises:
       CannotListen: before ``started``.
     """
+    from cog_trio.observe.metrics import observing
     from cog_trio.transport.http.routes import make_app
 
     tls = None
@@ -106,8 +107,9 @@ async def serve_http(
         except BadCertificate as error:
             raise CannotListen(str(error)) from error
     listeners = await open_listeners(settings)
-    app = make_app(service, settings, loopback=all(map(is_loopback, listeners)))
-    await serve_app(app, settings, listeners, tls, task_status=task_status)
+    with observing(service) as metrics:
+        app = make_app(service, settings, metrics, loopback=all(map(is_loopback, listeners)))
+        await serve_app(app, settings, listeners, tls, task_status=task_status)
 
 
 async def serve_app(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,11 @@ import trio.testing
 from cog_trio.bridge.protocol import Mode
 from cog_trio.health import HealthSnapshot
 from cog_trio.keeping import forsaken
+from cog_trio.lifecycle import Callback
+from cog_trio.observe.metrics import Metrics
 from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, WebhookEvent
 from cog_trio.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
+from cog_trio.service import Statistics
 from cog_trio.settings import Settings
 from cog_trio.stream import Subscription
 from cog_trio.transport.http.connection import App, Connection, serve_connection
@@ -141,6 +144,12 @@ class FakeService:
     async def check_health(self) -> HealthSnapshot:
         return self.health()
 
+    def statistics(self) -> Statistics:
+        return Statistics(**dict.fromkeys((number.name for number in fields(Statistics)), 0))
+
+    def observe(self, callback: Callback) -> Callable[[], None]:
+        return lambda: None  # nothing ever happens to it
+
     def serves(self, mode: Mode) -> bool:
         return mode in self.modes
 
@@ -241,4 +250,4 @@ class InstantService(FakeService):
 
 
 def app_of(service: FakeService, settings: Settings | None = None, *, loopback: bool = True) -> App:
-    return make_app(service, settings or Settings(), loopback=loopback)
+    return make_app(service, settings or Settings(), Metrics(service), loopback=loopback)

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from cog_trio.observe.metrics import Metrics
 from cog_trio.opening import open_service
 from cog_trio.service import PredictionService
 from cog_trio.settings import Settings
@@ -38,7 +39,7 @@ async def service() -> AsyncIterator[PredictionService]:
 
 @pytest.fixture
 async def client(nursery: trio.Nursery, service: PredictionService) -> Client:
-    return connect(nursery, make_app(service, SETTINGS, loopback=True))
+    return connect(nursery, make_app(service, SETTINGS, Metrics(service), loopback=True))
 
 
 async def test_a_request_that_waits_gets_409_when_its_time_is_over(
