@@ -52,7 +52,7 @@ async def _cog_trio(*arguments: str, cwd: Path, module: str = "cog_trio") -> End
 @pytest.mark.timeout(180)
 async def test_a_new_model_is_well_tested_and_served(tmp_path: Path) -> None:
     """Given an empty folder, when init has written a model, then doctor has nothing to say, also after setup, its own
-    test passes, a Dockerfile can be made, and a second init changes nothing."""
+    test passes, it predicts, a Dockerfile can be made, and a second init changes nothing."""
     made = await _cog_trio("init", "my model", cwd=tmp_path)
     assert (made.code, made.err) == (0, "")
     folder = tmp_path / "my model"
@@ -77,6 +77,8 @@ async def test_a_new_model_is_well_tested_and_served(tmp_path: Path) -> None:
     assert "run.py" in again.err
     assert (folder / "run.py").read_text() == "# mine\n"
     assert (await _cog_trio("init", ".", "--force", cwd=folder)).code == 0
+    predicted = await _cog_trio("run", ".", "-i", "name=world", "-i", "times=2", cwd=folder)
+    assert (predicted.code, predicted.out.strip()) == (0, "hello world hello world"), predicted
 
 
 async def test_an_old_model_passes_as_it_is_and_can_be_mended(tmp_path: Path) -> None:
