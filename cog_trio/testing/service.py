@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from cog_trio import PredictionService, Settings, open_service
-from cog_trio.config import find
 from cog_trio.testing.helpers import need_real_time
 from cog_trio.testing.processes import MARK, kill_marked, nothing_left
 
@@ -32,11 +30,10 @@ async def open_ready_service(
     ready: bool = True,
     timeout: float = START,
 ) -> AsyncIterator[PredictionService]:
-    """A service for ``model``, which means what it means for ``cog-trio serve``, or for a fake ``worker``.
+    """A service for ``model``, which means what it means for ``cog_trio.open_service``, or for a fake ``worker``.
 
-    A cog.yaml counts: its environment goes over ours, ``env`` over both, and its ``concurrency.max`` holds unless
-    there are ``settings``. With ``ready`` it is READY when the block begins, which may take ``timeout`` seconds;
-    without it setup still goes on.
+    ``env`` goes over our environment. With ``ready`` it is READY when the block begins, which may take ``timeout``
+    seconds; without it setup still goes on.
 
     Raises:
       AssertionError: if setup failed (the text has what it printed) or took too long, or a process of the model is
@@ -47,7 +44,7 @@ async def open_ready_service(
     Cancellation: as ``cog_trio.open_service``.
     """
     if worker is not None:
-        async with open_service("fake.py", settings=settings, worker=worker) as service:
+        async with open_service(settings=settings, worker=worker) as service:
             if ready:
                 await _until_ready(service, timeout)
             yield service
@@ -55,15 +52,9 @@ async def open_ready_service(
     need_real_time("a model in a worker process")
     if model is None:
         raise TypeError("open_service needs a model or a worker")
-    target, mark = find(str(model)), uuid.uuid4().hex
+    mark = uuid.uuid4().hex
     try:
-        async with open_service(
-            target.predict,
-            train=target.train,
-            cwd=str(target.folder),
-            settings=settings or Settings(**target.config.settings()),
-            environment={**target.config.unset(os.environ), MARK: mark, **(env or {})},
-        ) as service:
+        async with open_service(model, settings=settings, environment={MARK: mark, **(env or {})}) as service:
             if ready:
                 await _until_ready(service, timeout)
             yield service
