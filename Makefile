@@ -11,6 +11,7 @@ STAMP := $(VENV)/.installed
 # Pythons of `make test-all`: on PATH, or in pyenv's versions folder when a shim does not answer.
 VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
+PACKAGES := python3 python3-venv tini util-linux
 TESTFLAGS ?= -n auto --maxprocesses 4
 
 .PHONY: serve test check format system test-all chaos soak docs clean help
@@ -31,9 +32,9 @@ format: $(STAMP)  ## format and fix what can be fixed
 	$(VENV)/bin/ruff check --fix .
 
 system:  ## Debian packages that the tests need, when root and when they are missing
-	@python3 -c 'import ensurepip, venv' 2>/dev/null || { \
-		test "$$(id -u)" = 0 || { echo "make system: needs root to install python3-venv" >&2; exit 1; }; \
-		apt-get update && apt-get install -y --no-install-recommends python3 python3-venv; }
+	@{ python3 -c 'import ensurepip, venv' && command -v tini unshare; } >/dev/null 2>&1 || { \
+		test "$$(id -u)" = 0 || { echo "make system: needs root to install $(PACKAGES)" >&2; exit 1; }; \
+		apt-get update && apt-get install -y --no-install-recommends $(PACKAGES); }
 
 test-all:  ## run all tests on each Python of 3.10 to 3.13 that answers
 	@found=""; failed=""; \

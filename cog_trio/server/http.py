@@ -19,6 +19,7 @@ from cog_trio import settings
 from cog_trio.cli import options
 from cog_trio.cli.launch import Launch, launch
 from cog_trio.config import FILE, BadModel, Config, load
+from cog_trio.server.first import step_aside
 
 NAME: Final = "cog_trio.server.http"
 NO_MODEL: Final = 1  # exit code (D38)
@@ -59,6 +60,7 @@ def entry(x_mode: str, threads: int | None, **values: Any) -> int:
 
 def main() -> None:
     """Serve until told to stop."""
+    step_aside()
     sys.exit(options.run(entry, NAME))
 
 

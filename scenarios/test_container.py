@@ -1,0 +1,135 @@
+"""The image's entry command under Debian's tini as PID 1 of a new PID namespace: signals, zombies, exit codes, the
+readiness file; and what it does without an init process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from cog_trio.testing.server import SOON
+from scenarios.container import Container, open_container, run_entry
+from scenarios.rig import MODELS
+
+
+async def _until_gone(path: Path) -> None:
+    with trio.fail_after(SOON):
+        while path.exists():
+            await trio.sleep(0.02)
+
+
+async def _until_sleeping(container: Container, count: int) -> None:
+    with trio.fail_after(SOON):
+        while sum(name == "sleep" for name, _ in container.inside().values()) < count:
+            await trio.sleep(0.02)
+
+
+async def test_SIGTERM_drains_then_exit_0_and_the_ready_file_tells_the_truth(tmp_path: Path) -> None:
+    """Given a container under Kubernetes with a running prediction, when PID 1 gets SIGTERM, then the prediction ends
+    well and is answered, creates get 503 meanwhile, the readiness file has gone, and the container leaves with 0."""
+    ready = tmp_path / "cog" / "ready"
+    outcome: dict[str, Any] = {}
+    env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "COG_TRIO_READY_FILE": str(ready)}
+    with trio.fail_after(60):
+        async with open_container(MODELS / "orphans.py", env=env) as container, trio.open_nursery() as nursery:
+            server = container.server
+            assert container.inside()[1][0] == "tini"
+            assert ready.exists()
+
+            async def ask() -> None:
+                reply = await server.client.put("/predictions/x", json={"input": {"sleep": 2}})
+                outcome.update(reply.json())
+
+            nursery.start_soon(ask)
+            await server.until("BUSY")
+            container.send(signal.SIGTERM)
+            await _until_gone(ready)
+            assert (await server.client.get("/readyz")).status_code == 503
+            assert (await server.client.get("/livez")).status_code == 200
+            assert (await server.predict()).status_code == 503
+            assert await server.ended() == 0
+    assert outcome["status"] == "succeeded"
+
+
+async def test_orphans_are_reaped_and_a_dead_worker_leaves_nothing(tmp_path: Path) -> None:
+    """Given a model whose children outlive their parents, when they end, then tini has buried them; when the worker
+    is killed with such children alive, then they are gone, no zombie is left, the container lives on as DEFUNCT (200 on
+    its health, 503 for its life), and SIGINT ends it with 0."""
+    with trio.fail_after(60):
+        async with open_container(MODELS / "orphans.py") as container:
+            server = container.server
+            assert (await server.predict({"orphans": 20, "seconds": 0.2})).json()["output"] == "done"
+            await container.until_no("sleep")
+            assert container.zombies() == []
+            assert (await server.predict({"orphans": 3, "seconds": 300})).json()["output"] == "done"
+            await _until_sleeping(container, 3)
+            (worker,) = container.main.children()
+            worker.kill()
+            await server.until("DEFUNCT")
+            await container.until_no("sleep")
+            assert container.zombies() == []
+            assert (await server.client.get("/livez")).status_code == 503
+            assert await container.stopped(signal.SIGINT) == 0
+
+
+async def test_a_killed_server_takes_the_container_along(tmp_path: Path) -> None:
+    """Given a container with children of the model alive, when the server is killed, then tini leaves with 137, and
+    with it all that was inside."""
+    with trio.fail_after(60):
+        async with open_container(MODELS / "orphans.py") as container:
+            container.server.expected = None  # its temporary folder goes with the container's disk
+            await container.server.predict({"orphans": 2, "seconds": 300})
+            container.main.kill()
+            assert await container.server.ended() == 137
+
+
+async def test_await_explicit_shutdown_waits_for_the_route(tmp_path: Path) -> None:
+    """Given --await-explicit-shutdown, when PID 1 gets SIGTERM, then the container serves on; POST /shutdown ends it
+    with 0."""
+    with trio.fail_after(60):
+        async with open_container(MODELS / "echo.py", "--await-explicit-shutdown") as container:
+            server = container.server
+            container.send(signal.SIGTERM)
+            with trio.fail_after(SOON):
+                while not any("SIGTERM" in entry.get("message", "") for entry in server.log):
+                    await trio.sleep(0.02)
+            assert (await server.predict({"text": "on"})).json()["output"] == "on"
+            assert (await server.client.post("/shutdown")).status_code == 200
+            assert await server.ended() == 0
+
+
+@pytest.mark.parametrize(("arguments", "code"), [((), 1), (("--nonsense",), 2)])
+async def test_D38_wrong_starts_keep_their_exit_code_through_tini(
+    tmp_path: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    """Given no model at all, or a wrong flag, when the container starts, then it leaves with 1, or 2, and one line."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COG_")}
+    ended, said = await run_entry(*arguments, cwd=tmp_path, env=env)
+    assert (ended, said.count("\n")) == (code, 1)
+
+
+async def test_without_tini_the_entry_is_its_own_init(tmp_path: Path) -> None:
+    """Given an image whose entry point was replaced, so that the entry is PID 1, when children of the model outlive
+    their parents, then they are buried all the same; SIGTERM reaches the server, which leaves with 0."""
+    with trio.fail_after(60):
+        async with open_container(MODELS / "orphans.py", tini=False) as container:
+            assert container.main.ppid() == container.init.pid
+            assert (await container.server.predict({"orphans": 20, "seconds": 0.2})).json()["output"] == "done"
+            await container.until_no("sleep")
+            assert container.zombies() == []
+            container.send(signal.SIGTERM)
+            assert await container.server.ended() == 0
+            assert sum("SIGTERM" in entry.get("message", "") for entry in container.server.log) == 1
+
+
+async def test_without_tini_the_exit_code_of_a_killed_server_is_kept(tmp_path: Path) -> None:
+    """Given such a container, when the server is killed, then it leaves with 137."""
+    with trio.fail_after(60):
+        async with open_container(MODELS / "echo.py", tini=False) as container:
+            container.server.expected = None
+            container.main.kill()
+            assert await container.server.ended() == 137
