@@ -19,6 +19,7 @@ from cog_trio.bridge.protocol import (
     Cancelled,
     Done,
     Failed,
+    Fetching,
     FileOutput,
     Idle,
     LogLine,
@@ -121,6 +122,8 @@ class Flight:
             case RunCancelled():
                 self.check_name(frame)
                 self.end(CUT)
+            case Fetching():
+                self.prediction.fetched = frame.done, frame.total
             case Metric():
                 self.prediction.record_metric(frame.name, frame.value, frame.mode)
             case FileOutput():

@@ -69,6 +69,7 @@ class Prediction:
         "blame",
         "created",
         "events",
+        "fetched",
         "history",
         "id",
         "input",
@@ -116,6 +117,7 @@ class Prediction:
         self.webhook = webhook
         self.events = events
         self.trace = trace  # headers of W3C trace context, sent along with what is sent for this prediction
+        self.fetched: tuple[int, int | None] | None = None  # bytes of its inputs that have come, and of all if known
         self.predict_time: float | None = None  # seconds from acceptance to the terminal step, fixed there
         self.queued = False  # it waits for a slot
         self.refusal: Exception | None = None  # why it has ended without having begun

@@ -13,6 +13,7 @@ from cog_trio.bridge.protocol import (
     Cancelled,
     Done,
     Failed,
+    Fetching,
     FilesTaken,
     Idle,
     LogLine,
@@ -47,6 +48,7 @@ async def test_a_run_from_predict_to_idle() -> None:
         assert (bytes(predict.input), predict.output_dir, predict.context) == (b'{"n": 1 }', "dir", {"who": "me"})  # type: ignore[arg-type]
         assert run.prediction.status.value == "processing"
         worker = bench.worker
+        worker.send(Fetching(5, 10))
         worker.send(LogLine(LogSource.STDOUT, "hello\n"))
         worker.send(OutputChunk(msgspec.Raw(b'"a"'), 0))
         worker.send(OutputChunk(msgspec.Raw(b'"b"'), 1))
@@ -58,6 +60,7 @@ async def test_a_run_from_predict_to_idle() -> None:
         await run.over.wait()
         assert run.outcome == Outcome(Fact.RETURNED, is_stream=True)
         assert (run.prediction.output, run.prediction.logs) == (["a", "b"], "hello\n")
+        assert run.prediction.fetched == (5, 10)
         assert run.prediction.metrics == {"m": 3}
         assert not run.prediction.terminal, "the terminal step is the service's"
         assert bench.orchestrator.pool.available == 1

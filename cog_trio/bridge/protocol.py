@@ -294,6 +294,13 @@ class LogLine(FromSlot, frozen=True, tag="log_line"):
     data: str
 
 
+class Fetching(FromSlot, frozen=True, tag="fetching"):
+    """How far the inputs from URLs have come: now and then, while that takes long, and once when all are there."""
+
+    done: int  # bytes
+    total: int | None = None  # None: not known (yet)
+
+
 class OutputChunk(FromSlot, frozen=True, tag="output_chunk"):
     output: msgspec.Raw
     index: int  # place in the final output, files counted too (W50)
@@ -347,5 +354,7 @@ class RunCancelled(FromSlot, frozen=True, tag="cancelled"):
 
 
 Terminal: TypeAlias = Done | RunFailed | RunCancelled
-RunFrame: TypeAlias = ProtocolVersion | LogLine | OutputChunk | FileOutput | Metric | Done | RunFailed | RunCancelled
+RunFrame: TypeAlias = (
+    ProtocolVersion | Fetching | LogLine | OutputChunk | FileOutput | Metric | Done | RunFailed | RunCancelled
+)
 SlotResponse: TypeAlias = RunFrame | Idle  # Idle rides with the terminal frame when nothing is left to be done

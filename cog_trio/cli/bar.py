@@ -7,17 +7,21 @@ Only a terminal gets either. rich is imported here, when a bar is made: after th
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol
+import time
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
     from rich.progress import Progress
+
+FETCHING: Final = "Fetching the inputs"
 
 
 class Bar(Protocol):
-    """What the console asks of it. All of it runs in the console's task, but for ``phase`` and ``amount``."""
+    """What the console asks of it. Only ``draw`` and ``hide`` write, from the console's own task."""
 
     def phase(self, text: str) -> None: ...
-    def amount(self, done: int, total: int | None) -> None: ...
+    def amount(self, fetched: tuple[int, int | None] | None) -> None: ...
     def draw(self) -> None: ...
     def hide(self) -> None: ...
 
@@ -37,36 +41,50 @@ def open_bar(*, colour: bool) -> Bar | None:
 class RichBar:
     """A spinner; a bar while an amount is known."""
 
-    def __init__(self, console: object) -> None:
-        from rich import progress
-
-        self._columns = progress
+    def __init__(self, console: RichConsole) -> None:
         self._console = console
-        self._progress: Progress | None = None
         self._text = ""
         self._amount: tuple[int, int | None] | None = None
-        self._shown = False
+        self._shown: Progress | None = None
+        self._what: tuple[str, bool] = ("", False)  # that is shown: a text, with or without an amount
+        self._since = 0.0
 
     def phase(self, text: str) -> None:
-        self.hide()
         self._text, self._amount = text, None
-        self._make()
+        self._since = time.monotonic()
 
-    def amount(self, done: int, total: int | None) -> None:
-        if self._amount is None:
+    def amount(self, fetched: tuple[int, int | None] | None) -> None:
+        self._amount = fetched
+
+    def draw(self) -> None:
+        what = self._text if self._amount is None else FETCHING, self._amount is not None
+        if self._shown is not None and self._what != what:
             self.hide()
-            self._amount = done, total
-            self._make()
-        elif self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=done, total=total)
+        if not self._text:
+            return
+        if self._shown is None:
+            self._shown, self._what = self._make(what[0]), what
+            self._shown.start()
+        done, total = self._amount or (0, None)
+        self._shown.update(self._shown.task_ids[0], completed=done, total=total, seconds=self._seconds())
+        self._shown.refresh()
 
-    def _make(self) -> None:
-        kind = self._columns
-        columns = [kind.SpinnerColumn(), kind.TextColumn("{task.description}", markup=False)]
+    def hide(self) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+            self._shown = None
+
+    def _make(self, text: str) -> Progress:
+        from rich import progress
+
+        columns: list[progress.ProgressColumn] = [
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}", markup=False),
+        ]
         if self._amount is not None:
-            columns += [kind.BarColumn(bar_width=30), kind.DownloadColumn()]
-        columns.append(kind.TimeElapsedColumn())
-        self._progress = kind.Progress(
+            columns += [progress.BarColumn(bar_width=30), progress.DownloadColumn(binary_units=True)]
+        columns.append(progress.TextColumn("{task.fields[seconds]}", style="progress.elapsed"))
+        made = progress.Progress(
             *columns,
             console=self._console,
             auto_refresh=False,
@@ -74,21 +92,13 @@ class RichBar:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        done, total = self._amount or (0, None)
-        self._progress.add_task(self._text, completed=done, total=total)
+        made.add_task(text, total=None, seconds=self._seconds())
+        return made
 
-    def draw(self) -> None:
-        if self._progress is None or not self._text:
-            return
-        if not self._shown:
-            self._progress.start()
-            self._shown = True
-        self._progress.refresh()
-
-    def hide(self) -> None:
-        if self._progress is not None and self._shown:
-            self._progress.stop()
-            self._shown = False
+    def _seconds(self) -> str:
+        """How long this has been waited for; the spinner is made anew whenever text came between."""
+        minutes, seconds = divmod(int(time.monotonic() - self._since), 60)
+        return f"{minutes}:{seconds:02}"
 
 
 class PlainBar:
@@ -96,12 +106,15 @@ class PlainBar:
 
     def __init__(self) -> None:
         self._text = ""
+        self._fetching = False
 
     def phase(self, text: str) -> None:
         self._text = text
 
-    def amount(self, done: int, total: int | None) -> None:
-        """Said by its phase alone."""
+    def amount(self, fetched: tuple[int, int | None] | None) -> None:
+        """Said once, as the rest."""
+        if fetched is not None and not self._fetching:
+            self._fetching, self._text = True, FETCHING
 
     def draw(self) -> None:
         if self._text:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +38,7 @@ class Console:
     def __init__(self, bar: Bar | None) -> None:
         self.closed = trio.Event()  # nobody reads stdout any more
         self.bar = bar
+        self.measure: Callable[[], tuple[int, int | None] | None] = lambda: None  # bytes of inputs that come, of all
         self._queue: deque[tuple[int, bytes]] = deque()
         self._waiting = 0  # bytes
         self._cut = 0  # bytes
@@ -63,11 +64,6 @@ class Console:
         """What is waited for from here on; nothing is waited for when it is empty."""
         if self.bar is not None:
             self.bar.phase(text)
-
-    def amount(self, done: int, total: int | None) -> None:
-        """How much of what is waited for is there, in bytes."""
-        if self.bar is not None:
-            self.bar.amount(done, total)
 
     async def room(self) -> None:
         """Wait until not too much waits. Cancellation: nothing is lost."""
@@ -109,6 +105,7 @@ class Console:
             await self._changed.park()
             return
         if self.bar is not None and self._fresh:
+            self.bar.amount(self.measure())
             self.bar.draw()
 
     def _take(self) -> tuple[int, bytes]:

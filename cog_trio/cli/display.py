@@ -82,6 +82,8 @@ class Display:
             return FAILED
         if prediction["status"] == "succeeded":
             return DONE
+        if self._console.closed.is_set():
+            return FAILED  # nobody reads, so nobody is told
         what = WHAT[self._look.mode]
         if prediction["status"] == "canceled":
             self._console.say(self._marked(f"the {what} was canceled"))
@@ -131,7 +133,8 @@ class Display:
         if self._look.destination in (None, STDOUT):
             self._console.out(_encoded(text if self._look.destination else f"{text}\n"))
         else:
-            await trio.to_thread.run_sync(self._files.write, _encoded(text), suffix)
+            data = _encoded(text if suffix == ".txt" else f"{text}\n")
+            await trio.to_thread.run_sync(self._files.write, data, suffix)
             self._tell()
 
     async def _to_stdout(self, value: Any, schema: Mapping[str, Any]) -> bool:

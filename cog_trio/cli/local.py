@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cog_trio.cli.launch import Launch
     from cog_trio.spawn import WorkerProcess
 
+LONG: Final = 400  # characters of a line that is not said twice
 READY: Final = ("READY", "BUSY", "UNHEALTHY")
 
 
@@ -44,7 +45,7 @@ def run_here(plan: Launch, process: WorkerProcess, early: Sequence[int], ask: As
     """Run it to its end; the exit code."""
 
     async def body(console: Console, stop: Stop) -> int:
-        with _logging(console, ask.debug):
+        with _logging(console, stop, ask.debug):
             for warning in plan.warnings:
                 console.say(f"{NAME}: warning: {warning}")
             async with open_workspace() as workspace:
@@ -103,6 +104,7 @@ class _Run:
             return FAILED
         display = Display(console, look_of(ask), Shape(document, ask.mode), self._staging)
         self._stop.gently = prediction.cancel
+        console.measure = partial(_fetched, prediction)
         with service.follow(prediction) as subscription:
             await self._follow(prediction, subscription, display)
         return await display.finish(json.loads(prediction.snapshot()))
@@ -123,6 +125,12 @@ class _Run:
             await self._console.room()
 
 
+def _fetched(prediction: cog_trio.Prediction) -> tuple[int, int | None] | None:
+    """While inputs are on their way: how many bytes have come, and of how many."""
+    fetched = prediction.fetched
+    return None if fetched is None or fetched[0] == fetched[1] else fetched
+
+
 def _decoded(prediction: cog_trio.Prediction, index: int) -> Any:
     output = prediction.outputs[index]
     assert output is not None  # its event has come
@@ -132,16 +140,23 @@ def _decoded(prediction: cog_trio.Prediction, index: int) -> Any:
 class _ToConsole(logging.Handler):
     """Text of the model that belongs to no run, as it is; of the runtime what somebody should know."""
 
-    def __init__(self, console: Console, debug: bool) -> None:
+    def __init__(self, console: Console, stop: Stop, debug: bool) -> None:
         super().__init__()
         self._console = console
+        self._stop = stop
         self._debug = debug
+        self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.name == "cog_trio.user":
             self._console.say(text)
+            self._last = text
+        elif self._stop.code is not None and not self._debug:
+            return  # what the end that was asked for looks like inside
         elif record.levelno >= logging.ERROR:
+            if len(self._last) > LONG and text.endswith(self._last):
+                text = text.removesuffix(self._last) + "see above"
             self._console.say(f"{NAME}: {text}")
         elif self._debug or record.levelno >= logging.WARNING:
             self._console.say(f"{NAME}: {record.levelname.lower()}: {text}")
@@ -150,9 +165,9 @@ class _ToConsole(logging.Handler):
 
 
 @contextmanager
-def _logging(console: Console, debug: bool) -> Iterator[None]:
+def _logging(console: Console, stop: Stop, debug: bool) -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("cog_trio")
-    handler = _ToConsole(console, debug)
+    handler = _ToConsole(console, stop, debug)
     root.addHandler(handler)
     ours.setLevel(logging.DEBUG if debug else logging.INFO)
     try:

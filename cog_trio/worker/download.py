@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from io import FileIO
 from typing import TYPE_CHECKING, Final
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 8
 PIECE: Final = 2**20  # bytes collected for one write in a thread
+STEP: Final = 0.2  # seconds between two words of how far it is
 INLINE: Final = 2**16  # bytes that are written, or decoded, without a thread
 PAUSES: Final = (0.25, 1.0)  # seconds before each further attempt
 
@@ -49,6 +50,7 @@ async def fetch_all(
     timeout: float,
     limit: int | None = None,
     hosts: Hosts | None = None,
+    tell: Callable[[int, int | None], None] | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> dict[tuple[str, int | None], str]:
     """Get all sources, or none.
@@ -58,6 +60,8 @@ async def fetch_all(
       timeout: seconds for all together.
       limit: bytes of one file.
       hosts: where files may be fetched from; None: anywhere.
+      tell: called with the bytes that have come over the network and with those of all, if known: every ``STEP``
+        seconds at most, and at the end if it was called before.
       transport: stands in for the network, in tests.
 
     Raises:
@@ -67,7 +71,7 @@ async def fetch_all(
     """
     if not sources:
         return {}
-    run = _Fetches(sources, folder, limit, hosts)
+    run = _Fetches(sources, folder, limit, hosts, tell)
     try:
         with trio.move_on_after(timeout) as scope:
             await run.fetch(transport)
@@ -79,6 +83,7 @@ async def fetch_all(
     except BaseException:
         remove(folder)
         raise
+    run.tell_end()
     return run.files
 
 
@@ -93,7 +98,14 @@ def _named(source: Source, why: str) -> InputError:
 
 
 class _Fetches:
-    def __init__(self, sources: Sequence[Source], folder: str, limit: int | None, hosts: Hosts | None) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        folder: str,
+        limit: int | None,
+        hosts: Hosts | None,
+        tell: Callable[[int, int | None], None] | None,
+    ) -> None:
         self.files: dict[tuple[str, int | None], str] = {}
         self.failure: InputError | None = None
         self._sources = sources
@@ -102,6 +114,12 @@ class _Fetches:
         self._hosts = hosts
         self._client: httpx.AsyncClient | None = None
         self._pending = iter(enumerate(sources))
+        self._tell = tell
+        self._next_tell = trio.current_time() + STEP
+        self._came = 0  # bytes
+        self._lengths: dict[str, int] = {}  # of bodies whose length is known, by path
+        self._remote = sum(url_scheme(source.url) != "data" for source in sources)
+        self._told = False
 
     async def fetch(self, transport: httpx.AsyncBaseTransport | None) -> None:
         """Work on all sources; returns early when one has failed."""
@@ -180,6 +198,7 @@ class _Fetches:
                 length = response.headers.get("content-length", "")
                 if length.isdecimal() and "content-encoding" not in response.headers:
                     self._check_size(int(length))
+                    self._lengths[path] = int(length)
                 with FileIO(path, "w") as file:
                     await self._store(response, file)
         except HostRefused as error:
@@ -200,6 +219,7 @@ class _Fetches:
             async for chunk in chunks:
                 size += len(chunk)
                 self._check_size(size)
+                self._count(len(chunk))
                 piece += chunk
                 if len(piece) >= PIECE:
                     await trio.to_thread.run_sync(_write, file, piece)
@@ -208,6 +228,19 @@ class _Fetches:
             await trio.to_thread.run_sync(_write, file, piece)
         else:
             _write(file, piece)
+
+    def _count(self, size: int) -> None:
+        self._came += size
+        if self._tell is not None and (now := trio.current_time()) >= self._next_tell:
+            self._next_tell = now + STEP
+            self._told = True
+            total = sum(self._lengths.values()) if len(self._lengths) == self._remote else None
+            self._tell(self._came, total)
+
+    def tell_end(self) -> None:
+        """All are there."""
+        if self._told and self._tell is not None:
+            self._tell(self._came, self._came)
 
     def _check_size(self, size: int) -> None:
         if self._limit is not None and size > self._limit:

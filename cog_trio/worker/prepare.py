@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import msgspec
 import trio
 
 from cog_trio import client
-from cog_trio.bridge.protocol import DOWNLOADS, Spilled
+from cog_trio.bridge.protocol import DOWNLOADS, Fetching, Spilled
 from cog_trio.hosts import Hosts
 from cog_trio.jsonvalue import decode_json
 from cog_trio.sdk import _urls
@@ -24,6 +25,7 @@ from cog_trio.worker.download import fetch_all, remove
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.inputs import InputError, sources
 from cog_trio.worker.slots import Job
+from cog_trio.worker.writer import WriterBroken
 
 AT_ONCE: Final = 2**16  # bytes of JSON that are decoded without a thread
 _TIMEOUT: Final = float(os.environ.get("COG_TRIO_DOWNLOAD_TIMEOUT", "600"))  # seconds for all files of a run
@@ -66,12 +68,19 @@ async def prepare(job: Job) -> None:
         return
     folder = os.path.join(job.predict.output_dir, DOWNLOADS)
     try:
-        job.local = await fetch_all(wanted, folder, timeout=_TIMEOUT, limit=_LIMIT, hosts=_HOSTS)
+        job.local = await fetch_all(
+            wanted, folder, timeout=_TIMEOUT, limit=_LIMIT, hosts=_HOSTS, tell=partial(_tell, job)
+        )
     except InputError as error:
         raise Unready(str(error)) from error
     except OSError as error:
         raise Unready(f"Input validation error: {one_line(error)}") from error
     job.cleanup = partial(remove, folder)
+
+
+def _tell(job: Job, done: int, total: int | None) -> None:
+    with suppress(WriterBroken):  # the end of the parent shows elsewhere
+        job.slot.emit(Fetching(done, total))
 
 
 def _load(job: Job) -> None:

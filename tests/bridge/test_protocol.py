@@ -17,6 +17,7 @@ from cog_trio.bridge.protocol import (
     DroppedLogs,
     Failed,
     Fatal,
+    Fetching,
     FileKind,
     FileOutput,
     FileOutputKind,
@@ -140,6 +141,8 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
     (slot_requests, FilesTaken(SLOT, ID, RUN), '{"type":"files_taken","slot":0,"id":"p1","run":7}'),
     (slot_responses, ProtocolVersion(PROTOCOL_VERSION), '{"type":"protocol_version","version":1}'),
     (slot_responses, LogLine(LogSource.STDERR, "x"), '{"type":"log_line","source":"stderr","data":"x"}'),
+    (slot_responses, Fetching(10), '{"type":"fetching","done":10}'),
+    (slot_responses, Fetching(10, 20), '{"type":"fetching","done":10,"total":20}'),
     (slot_responses, OutputChunk(RAW(b'"a"'), 0), '{"type":"output_chunk","output":"a","index":0}'),
     (
         slot_responses,

@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import stat
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import h11
@@ -283,6 +284,38 @@ async def test_the_total_time_is_bounded(folder: str, autojump_clock: trio.testi
     assert str(caught.value) == "Input validation error: x[1]: not there within 600 s (http://h/slow)"
     assert trio.current_time() == 600
     assert gone(folder)
+
+
+async def test_long_downloads_are_told_now_and_then_and_at_their_end(
+    folder: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Nothing is said of quick ones; the total stands there once all lengths are known."""
+
+    class Slow(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for _ in range(10):
+                await trio.sleep(0.1)
+                yield b"x" * 10
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/quick":
+            return httpx.Response(200, content=b"quick")
+        return httpx.Response(200, headers={"content-length": "100"}, stream=Slow())
+
+    transport = httpx.MockTransport(reply)
+    told: list[tuple[int, int | None]] = []
+
+    async def fetch(*urls: str) -> None:
+        found = [Source("x", index, url) for index, url in enumerate(urls)]
+        await fetch_all(found, folder, timeout=60, tell=lambda *much: told.append(much), transport=transport)
+
+    await fetch("http://h/quick", "data:,text")
+    assert told == []
+    await fetch("http://h/quick", "http://h/slow", "data:,text")
+    assert told[-1] == (105, 105)
+    assert 3 <= len(told) <= 6
+    assert told == sorted(told)
+    assert {total for _, total in told} == {105}
 
 
 async def test_faults_that_may_pass_are_tried_again(folder: str, autojump_clock: trio.testing.MockClock) -> None:
