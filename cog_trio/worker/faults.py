@@ -28,10 +28,16 @@ def one_line(error: BaseException) -> str:
     """``Type: message`` on one line of at most ``MAX_ERROR`` bytes; of a group its leaves too, or the one alone."""
     if not isinstance(error, BaseExceptionGroup):
         return cut(_line(error), MAX_ERROR)
-    leaves = list(_leaves(error))
-    if len(leaves) == 1:
-        return cut(_line(leaves[0]), MAX_ERROR)
-    return cut(f"{_line(error)}: {'; '.join(map(_line, leaves))}", MAX_ERROR)
+    only = sole(error)
+    if only is not error:
+        return cut(_line(only), MAX_ERROR)
+    return cut(f"{_line(error)}: {'; '.join(map(_line, _leaves(error)))}", MAX_ERROR)
+
+
+def sole(error: BaseException) -> BaseException:
+    """The one error that a group was made of, however deep; else the error itself."""
+    leaves = list(_leaves(error)) if isinstance(error, BaseExceptionGroup) else []
+    return leaves[0] if len(leaves) == 1 else error
 
 
 def cut(text: str, limit: int) -> str:

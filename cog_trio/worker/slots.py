@@ -37,7 +37,7 @@ from cog_trio.bridge.protocol import (
     SlotId,
 )
 from cog_trio.worker.cancel import gate
-from cog_trio.worker.faults import trace
+from cog_trio.worker.faults import sole, trace
 from cog_trio.worker.inputs import Files, coerce
 from cog_trio.worker.record import Record
 from cog_trio.worker.runner import Model
@@ -75,6 +75,7 @@ def end_forked_child(fault: BaseException | None) -> NoReturn:
     It ends as a program would: by the code of ``sys.exit``, or with a traceback and 1; with 1 as well if it returned.
     """
     code: object = 1
+    fault = fault and sole(fault)
     try:
         if isinstance(fault, SystemExit):
             code = 0 if fault.code is None else fault.code

@@ -9,6 +9,7 @@ a ``Cancelled`` that comes to us is thrown into it, and what it yields after one
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -21,6 +22,9 @@ from cog_trio.worker.cancel import KEEPERS
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
 from cog_trio.worker.slots import Job
 from cog_trio.worker.values import is_file
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
 T = TypeVar("T")
@@ -115,6 +119,13 @@ async def _send(job: Job, item: Any, outputs: Sender, *, yielded: bool) -> None:
     finally:
         job.record.send()  # what was printed before it
         writer.write(frame)
+
+
+def is_cancelled(fault: BaseException | None) -> bool:
+    """Whether a fault is nothing but the end of a scope."""
+    if isinstance(fault, BaseExceptionGroup):
+        return fault.split(trio.Cancelled)[1] is None
+    return isinstance(fault, trio.Cancelled)
 
 
 def explain(outputs: Sender, fault: BaseException | None) -> str | None:

@@ -36,7 +36,7 @@ from cog_trio.worker.outputs import Sender
 from cog_trio.worker.record import current
 from cog_trio.worker.signals import end_timers
 from cog_trio.worker.slots import Job, Office, Stage, end_forked_child
-from cog_trio.worker.steps import explain, open_to_gate, run_model, same
+from cog_trio.worker.steps import explain, is_cancelled, open_to_gate, run_model, same
 
 BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
 TURNS: Final = 3  # of the loop, after which every task that it knew of at the first has made a step
@@ -322,9 +322,9 @@ class TrioExecutor:
                 fault = error
             if self._gate.forked:
                 end_forked_child(fault)
+            if not job.cancelled and is_cancelled(fault):
+                fault, run.down = None, run.down or LOST
             text = explain(outputs, fault)
-        if isinstance(fault, trio.Cancelled) and not run.scope.cancel_called:
-            text = LOST
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._drop(run)
         end_timers(job.record)
