@@ -32,7 +32,7 @@ format: $(STAMP)  ## format and fix what can be fixed
 	$(VENV)/bin/ruff check --fix .
 
 system:  ## Debian packages that the tests need, when root and when they are missing
-	@{ python3 -c 'import ensurepip, venv' && command -v tini unshare; } >/dev/null 2>&1 || { \
+	@{ python3 -c 'import ensurepip, venv' && command -v tini && command -v unshare; } >/dev/null 2>&1 || { \
 		test "$$(id -u)" = 0 || { echo "make system: needs root to install $(PACKAGES)" >&2; exit 1; }; \
 		apt-get update && apt-get install -y --no-install-recommends $(PACKAGES); }
 
