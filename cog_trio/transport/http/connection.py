@@ -21,7 +21,7 @@ import socket as stdlib_socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
@@ -33,6 +33,7 @@ from cog_trio.transport.http.http1 import H2ProtocolAssumedError, Http1
 from cog_trio.transport.http.http2 import Http2
 from cog_trio.transport.http.inbox import EXTENSION, Inbox, Message
 from cog_trio.transport.http.lane import GONE, LARGE_READ, MAX_READ, Lane
+from cog_trio.transport.http.sockets import one_line
 from cog_trio.transport.http.tls import TlsStream
 
 if TYPE_CHECKING:
@@ -59,23 +60,17 @@ async def serve_connection(app: App, server: ServerState, stream: trio.abc.HalfC
     try:
         await connection.run()
     except Exception as error:
-        log.warning("a connection was dropped: %s", _one_line(error))
+        log.warning("a connection was dropped: %s", one_line(error))
         log.debug("a connection was dropped", exc_info=error)
     except BaseExceptionGroup as group:
         caught, rest = group.split(Exception)
         if caught is not None:
-            log.warning("a connection was dropped: %s", _one_line(caught))
+            log.warning("a connection was dropped: %s", one_line(caught))
             log.debug("a connection was dropped", exc_info=caught)
         if rest is not None:
             raise rest from None
     finally:
         await connection.close()
-
-
-def _one_line(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}".encode("unicode_escape").decode("ascii")
 
 
 class Connection:
@@ -245,6 +240,8 @@ class Connection:
                     await self.flush()
                 self.idle_since = trio.current_time()
                 self.reading.deadline = self.idle_since + self._server.keep_alive
+                if self._server.ending:  # the end began while the reply was written
+                    self.close_if_idle()
             else:
                 self.idle_since = None
         elif isinstance(event, Closed):
@@ -341,6 +338,9 @@ class Connection:
         """Close the stream, after an orderly end where there is one."""
         try:
             await self._shut()
+            if self._tls and not self._broken:
+                with suppress(*GONE):
+                    await self._stream.send_eof()  # who was idle at the end of the server has heard no goodbye
         finally:
             await trio.aclose_forcefully(self._stream)
 

@@ -24,6 +24,8 @@ from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
 from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
 
+from cog_trio.transport.http.pace import Pace
+
 if TYPE_CHECKING:
     from wsproto.events import Message as WebsocketMessage
 
@@ -101,6 +103,7 @@ class Http1(H11Protocol):
         self.drop_deadline = 0.0
         self.head_since: float | None = None  # when the first byte of an unfinished head came
         self._seen = b""  # of that head
+        self._pace: Pace  # at which the body comes
         self._dropped = 0
         self._paused = False
         self._recycled = trio.lowlevel.ParkingLot()
@@ -113,7 +116,7 @@ class Http1(H11Protocol):
     def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
         """Until when the next bytes of the client must be here."""
         if self.connection.their_state is _SEND_BODY:
-            deadline = now + self.limits.header_timeout
+            deadline = self._pace.deadline
             return min(deadline, self.drop_deadline) if self.dropping else deadline
         if isinstance(self.stream, WSStream):
             return now + PONG_TIME
@@ -177,6 +180,7 @@ class Http1(H11Protocol):
                 return
             if isinstance(event, h11.Request):
                 self._seen, self.head_since = b"", None
+                self._pace = Pace(trio.current_time(), self.limits.header_timeout)
                 await self.send(Updated(idle=False))
                 await self._check_protocol(event)
                 await self._create_stream(event)
@@ -229,9 +233,11 @@ class Http1(H11Protocol):
             raise h11.RemoteProtocolError("HTTP/2 begins with the connection", error_status_hint=400)
 
     async def _take_body(self, data: bytes) -> None:
+        self._pace.add(trio.current_time(), len(data))
         if not self.dropping:
             if self.stream is not None:
                 await self.stream.handle(Body(stream_id=STREAM_ID, data=data))
+                self._pace.excuse(trio.current_time())
             if not self.dropping:
                 return
         self._dropped += len(data)

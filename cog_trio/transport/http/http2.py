@@ -19,6 +19,7 @@ from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
 
 from cog_trio.transport.http.http1 import Limits, Link, tame
+from cog_trio.transport.http.pace import Pace
 
 _PATH: Final = re.compile(rb"[\x21-\x7e]+")
 
@@ -31,11 +32,11 @@ class Http2(H2Protocol):
     def attach(self, link: Link, limits: Limits) -> None:
         self.limits = limits
         self._writing: dict[int, trio.CancelScope] = {}  # by stream: its deadline moves with each piece that leaves
-        self._bodies: dict[int, float] = {}  # by stream whose request is not whole: when the last piece came
+        self._bodies: dict[int, Pace] = {}  # by stream whose request is not whole
 
     def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
         if self._bodies:
-            return min(self._bodies.values()) + self.limits.header_timeout
+            return min(pace.deadline for pace in self._bodies.values())
         return float("inf") if idle_since is None else idle_since + keep_alive
 
     async def want_body(self) -> None:
@@ -46,15 +47,16 @@ class Http2(H2Protocol):
 
     async def refuse(self, status: int) -> None:
         """Something came too slowly: end the streams whose bodies stall."""
-        late = trio.current_time() - self.limits.header_timeout
-        for stream_id in [number for number, since in self._bodies.items() if since <= late]:
+        now = trio.current_time()
+        for stream_id in [number for number, pace in self._bodies.items() if pace.deadline <= now]:
             await self._give_up(stream_id)
 
     def _note(self, event: Any) -> None:
         """Keep book of the requests that are not whole."""
-        begins = isinstance(event, h2.events.RequestReceived) and event.stream_ended is None
-        if begins or (isinstance(event, h2.events.DataReceived) and event.stream_id in self._bodies):
-            self._bodies[event.stream_id] = trio.current_time()
+        if isinstance(event, h2.events.RequestReceived) and event.stream_ended is None:
+            self._bodies[event.stream_id] = Pace(trio.current_time(), self.limits.header_timeout)
+        elif isinstance(event, h2.events.DataReceived) and event.stream_id in self._bodies:
+            self._bodies[event.stream_id].add(trio.current_time(), len(event.data))
         elif isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):
             self._bodies.pop(event.stream_id, None)
 
@@ -73,6 +75,8 @@ class Http2(H2Protocol):
                 await super()._handle_events([event])
                 if isinstance(event, h2.events.RequestReceived):
                     tame(self.streams.get(event.stream_id))
+                elif isinstance(event, h2.events.DataReceived) and event.stream_id in self._bodies:
+                    self._bodies[event.stream_id].excuse(trio.current_time())
         await self._flush()
 
     async def stream_send(self, event: StreamEvent) -> None:

@@ -29,6 +29,7 @@ from hypercorn.events import Closed, Event
 from cog_trio.transport.http.head import RequestHead, clock, parse, render
 from cog_trio.transport.http.http1 import DRAIN_TIME, EMPTY_LINES, MAX_AHEAD, Limits
 from cog_trio.transport.http.inbox import EXTENSION, Inbox, Message
+from cog_trio.transport.http.pace import Pace
 from cog_trio.transport.http.reply import Reply
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Lane:
         self._scope: Message
         self._inbox = Inbox(_nothing)
         self._left = 0  # bytes of its body that are to come
-        self._body_since = 0.0  # when the last ones came
+        self._pace: Pace  # at which they come
         self._dropping = False  # they are not wanted
         self._drop_deadline = 0.0
         self._reply: Reply
@@ -173,7 +174,7 @@ class Lane:
 
     def _take_body(self, piece: bytes) -> None:
         self._left -= len(piece)
-        self._body_since = trio.current_time()
+        self._pace.add(trio.current_time(), len(piece))
         if not self._dropping:
             self._inbox.add({"type": "http.request", "body": piece, "more_body": self._left > 0})
         elif not self._left:
@@ -186,14 +187,14 @@ class Lane:
         """Until the app took a part of the body, or took the next request."""
         if self._left > 0 and self._inbox.full:
             await self._inbox.room()
-            self._body_since = trio.current_time()
+            self._pace.excuse(trio.current_time())
         else:
             await self._reader_waits.park()
 
     def _deadline(self) -> float:
         """Until when the next bytes of the client must be here."""
         if self._left:
-            deadline = self._body_since + self._limits.header_timeout
+            deadline = self._pace.deadline
             return min(deadline, self._drop_deadline) if self._dropping else deadline
         if self.head_since is not None:
             return self.head_since + self._limits.header_timeout
@@ -231,7 +232,7 @@ class Lane:
         self._left = head.length - len(body)
         self._open_request(head)
         if self._left:
-            self._body_since = trio.current_time()
+            self._pace = Pace(trio.current_time(), self._limits.header_timeout)
         if body or not self._left:
             self._inbox.add({"type": "http.request", "body": body, "more_body": self._left > 0})
         if self._has_task:

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from cog_trio.transport.http.sockets import tell
+from cog_trio.transport.http.sockets import one_line, tell
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,9 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await self._tls.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:
-        """Say goodbye and close our side; bounded."""
+        """Say goodbye and close our side, if that is not done yet; bounded."""
+        if self._over:
+            return
         self._over = True
         with trio.move_on_after(GOODBYE):
             await self._tls.aclose()
@@ -107,7 +109,7 @@ async def handshake(stream: trio.SocketStream, context: ssl.SSLContext) -> TlsSt
         await secured.do_handshake()
     except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
         cause = error.__cause__ or error
-        log.debug("a handshake failed: %s", str(cause).encode("unicode_escape").decode("ascii"))
+        log.debug("a handshake failed: %s", one_line(cause))
         if isinstance(cause, ssl.SSLError) and cause.reason == "HTTP_REQUEST":
             await tell(stream, _PLAIN)
         await trio.aclose_forcefully(stream)

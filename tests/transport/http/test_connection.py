@@ -478,6 +478,40 @@ async def test_W47_a_stalled_body_gets_408_after_30_s_without_a_byte(
     assert await client.eof() == b""
 
 
+async def test_a_body_that_trickles_for_ever_gets_408(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = connect(nursery, echo)
+    start = trio.current_time()
+    await client.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10000\r\n\r\n")
+    for _ in range(15):
+        await trio.sleep(20)
+        await client.send(b"x")
+    assert (await client.response()).status == 408
+    assert trio.current_time() - start == pytest.approx(300 + 15 / 500)
+    assert await client.eof() == b""
+
+
+async def test_a_large_body_may_come_slowly_and_wait_for_us(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def slow(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        size = 0
+        while (message := await receive())["type"] == "http.request":
+            size += len(message["body"])
+            await trio.sleep(60)
+            if not message["more_body"]:
+                break
+        await reply(send, b"%d" % size)
+
+    client = connect(nursery, slow)
+    await client.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n")
+    for _ in range(30):
+        await trio.sleep(15)
+        await client.send(b"x" * 10_000)
+    assert (await client.response()).body == b"300000"
+
+
 async def test_a_running_request_has_no_deadline(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
     app = Waiting()
     client = connect(nursery, app)

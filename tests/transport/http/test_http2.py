@@ -122,6 +122,22 @@ async def test_large_replies_over_http2(nursery: trio.Nursery) -> None:
     assert len(client.bodies[number]) == 3_000_000
 
 
+async def test_a_body_that_trickles_for_ever_ends_its_stream(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = Client2(nursery, app_of(InstantService()))
+    start = trio.current_time()
+    number = await client.ask("POST", "/predictions", b" ", end=False)
+    for _ in range(15):
+        await trio.sleep(20)
+        client.h2.send_data(number, b" ")
+        await client.flush()
+    await client.wait(number)
+    assert number in client.reset
+    assert trio.current_time() - start == pytest.approx(300 + 16 / 500)
+    assert await client.wait(await client.ask("GET", "/health-check")) == 200
+
+
 async def test_streams_that_write_at_once_lose_nothing(nursery: trio.Nursery) -> None:
     class Slow(trio.abc.SendStream):
         """Lets others run in the middle of each send."""
