@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import pytest
 import trio
 
 from cog_trio.bridge.protocol import (
@@ -113,44 +112,39 @@ async def test_one_of_three_children_fails_and_takes_the_others_along(tmp_path: 
         assert "cog_trio" not in outcome.logs()
 
 
-@pytest.mark.parametrize(
-    ("fault", "parts", "error"),
-    [
-        ("KeyError(name)", '[("a", 0), ("b", 0)]', ("KeyError: 'a'", "KeyError: 'b'")),
-        ("SystemExit(3)", '[("a", 0), ("b", 30)]', ("SystemExit: 3",)),
-        ("KeyboardInterrupt", '[("a", 0), ("b", 30)]', ("KeyboardInterrupt",)),
-        ("ExceptionGroup('in', [ExceptionGroup('it', [OSError(1)])])", '[("a", 0)]', ("OSError: 1",)),
-    ],
-)
-async def test_W38_D14_the_leaves_of_a_group_are_named(
-    tmp_path: Path, fault: str, parts: str, error: tuple[str, ...]
-) -> None:
-    code = GROUP + NURSERY.replace("FAULT", fault).replace("PARTS", parts)
+GROUPS: Final = [
+    ("KeyError(name)", '[("a", 0), ("b", 0)]', ("ExceptionGroup: ", "KeyError: 'a'", "KeyError: 'b'")),
+    ("SystemExit(3)", '[("a", 0), ("b", 30)]', ("SystemExit: 3",)),
+    ("KeyboardInterrupt", '[("a", 0), ("b", 30)]', ("KeyboardInterrupt",)),
+    ("ExceptionGroup('in', [ExceptionGroup('it', [OSError(1)])])", '[("a", 0)]', ("OSError: 1",)),
+]
+
+
+async def test_W38_D14_the_leaves_of_a_group_are_named(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
-        told = (await parent.run({"code": code})).error
-        if len(error) == 1:
-            assert told == error[0]
-        else:
-            assert told.startswith("ExceptionGroup: ")
+        for fault, parts, error in GROUPS:
+            code = GROUP + NURSERY.replace("FAULT", fault).replace("PARTS", parts)
+            told = (await parent.run({"code": code})).error
+            assert told.startswith(error[0])
             assert all(each in told for each in error)
+            assert len(error) > 1 or told == error[0]
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("with trio.fail_after(0.01): await trio.sleep(30)", "TooSlowError"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("import asyncio; await asyncio.sleep(1)", "RuntimeError: no running event loop"),
-        ("trio.run(trio.sleep, 1)", "RuntimeError: Attempted to call run() from inside a run()"),
-    ],
-)
-async def test_failures(tmp_path: Path, code: str, error: str) -> None:
+async def test_W34_failures_are_of_one_run(tmp_path: Path) -> None:
+    errors = {
+        "with trio.fail_after(0.01): await trio.sleep(30)": "TooSlowError",
+        "raise SystemExit(3)": "SystemExit: 3",
+        "raise KeyboardInterrupt": "KeyboardInterrupt",
+        "import asyncio; await asyncio.sleep(1)": "RuntimeError: no running event loop",
+        "trio.run(trio.sleep, 1)": "RuntimeError: Attempted to call run() from inside a run()",
+    }
     async with open_worker(tmp_path, CODE, max_concurrency=2) as parent:
-        other = await parent.predict({"code": "import trio\nasync def run(): await trio.sleep(0.2)"}, slot=1)
-        assert (await parent.run({"code": f"import trio\nasync def run():\n    {code}"})).error == error
-        assert (await parent.finish(other)).done
+        other = await parent.predict({"code": WAIT}, slot=1)
+        for code, error in errors.items():
+            assert (await parent.run({"code": f"import trio\nasync def run():\n    {code}"})).error == error
+        await parent.cancel(other)
+        assert (await parent.finish(other)).cancelled
 
 
 async def test_timeouts_inside_of_a_run_are_its_own(tmp_path: Path) -> None:
@@ -189,52 +183,52 @@ async def run():
         assert "cog_trio" not in outcome.logs()
 
 
-@pytest.mark.parametrize(
-    ("code", "outputs"),
-    [
-        ("async def run(): return (n for n in range(3))", [0, 1, 2]),
-        ("async def run(): return [1, 2]", [1, 2]),
-        ("async def run(): return None", []),
-        ("async def run():\n    for n in range(3): yield n", [0, 1, 2]),
-        (
-            "class Run:\n"
-            "    n = 0\n"
-            "    async def __anext__(self):\n"
-            "        if self.n == 2: raise StopAsyncIteration\n"
-            "        self.n += 1\n"
-            "        return self.n\n"
-            "def run(): return Run()",
-            [1, 2],
-        ),
-        (  # a generator that yields inside of a nursery and of a timeout
-            "import trio\n"
-            "async def run():\n"
-            "    async with trio.open_nursery() as nursery:\n"
-            "        send, receive = trio.open_memory_channel(0)\n"
-            "        async def make():\n"
-            "            async with send:\n"
-            "                for n in range(3): await send.send(n)\n"
-            "        nursery.start_soon(make)\n"
-            "        with trio.move_on_after(30):\n"
-            "            async for n in receive: yield n",
-            [0, 1, 2],
-        ),
-        (  # a timeout of its own ends it between two items, and it goes on behind it
-            "import trio\n"
-            "async def run():\n"
-            "    with trio.move_on_after(0.05):\n"
-            "        while True: yield 'x'\n"
-            "    yield 'end'",
-            ["x", "end"],
-        ),
-    ],
-)
-async def test_W37_results_of_all_forms(tmp_path: Path, code: str, outputs: list[object]) -> None:
+FORMS: Final[list[tuple[str, list[object]]]] = [
+    ("async def run(): return (n for n in range(3))", [0, 1, 2]),
+    ("async def run(): return [1, 2]", [1, 2]),
+    ("async def run(): return None", []),
+    ("async def run():\n    for n in range(3): yield n", [0, 1, 2]),
+    (
+        "class Run:\n"
+        "    n = 0\n"
+        "    async def __anext__(self):\n"
+        "        if self.n == 2: raise StopAsyncIteration\n"
+        "        self.n += 1\n"
+        "        return self.n\n"
+        "def run(): return Run()",
+        [1, 2],
+    ),
+    (  # a generator that yields inside of a nursery and of a timeout
+        "import trio\n"
+        "async def run():\n"
+        "    async with trio.open_nursery() as nursery:\n"
+        "        send, receive = trio.open_memory_channel(0)\n"
+        "        async def make():\n"
+        "            async with send:\n"
+        "                for n in range(3): await send.send(n)\n"
+        "        nursery.start_soon(make)\n"
+        "        with trio.move_on_after(30):\n"
+        "            async for n in receive: yield n",
+        [0, 1, 2],
+    ),
+    (  # a timeout of its own ends it between two items, and it goes on behind it
+        "import trio\n"
+        "async def run():\n"
+        "    with trio.move_on_after(0.05):\n"
+        "        while True: yield 'x'\n"
+        "    yield 'end'",
+        ["x", "end"],
+    ),
+]
+
+
+async def test_W37_results_of_all_forms(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
-        outcome = await parent.run({"code": code})
-        assert outcome.done
-        assert sorted(set(outcome.outputs), key=outcome.outputs.index) == outputs
-        assert outcome.logs() == ""  # no warning of a generator that was left open
+        for code, outputs in FORMS:
+            outcome = await parent.run({"code": code})
+            assert outcome.done
+            assert sorted(set(outcome.outputs), key=outcome.outputs.index) == outputs
+            assert outcome.logs() == ""  # no warning of a generator that was left open
 
 
 async def test_a_child_that_fails_while_its_generator_is_suspended(tmp_path: Path) -> None:
@@ -252,21 +246,17 @@ async def run():
         assert (await parent.run({"code": code})).error == "ValueError: child"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "await trio.sleep(30)",
-        "await trio.Event().wait()",
-        "time.sleep(30)",  # W30: the loop is blocked
-        "[None for _ in iter(int, 1)]",
-        "await trio.run_process(['sleep', '30'])",
-        "await nested(trio.sleep, 30)",
-        "await nested(block)",
-        "threading.Lock().acquire() and threading.Event().wait()",
-    ],
-)
-async def test_W29_W30_cancel_waits_for_the_cleanup(tmp_path: Path, body: str) -> None:
-    code = f"""
+BODIES: Final = [
+    "await trio.sleep(30)",
+    "await trio.Event().wait()",
+    "time.sleep(30)",  # W30: the loop is blocked
+    "[None for _ in iter(int, 1)]",
+    "await trio.run_process(['sleep', '30'])",
+    "await nested(trio.sleep, 30)",
+    "await nested(block)",
+    "threading.Lock().acquire() and threading.Event().wait()",
+]
+STUCK: Final = """
 import threading, time, trio
 async def block(): time.sleep(30)
 async def nested(function, *args):
@@ -276,7 +266,7 @@ async def nested(function, *args):
 async def run():
     try:
         print("go")
-        {body}
+        BODY
     except trio.Cancelled:
         print("cancelled")
         raise
@@ -284,18 +274,23 @@ async def run():
         with trio.move_on_after(5, shield=True): await trio.sleep(0.05)
         print("cleaned")
 """
+
+
+async def test_W29_W30_cancel_waits_for_the_cleanup(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
-        predict = await parent.predict({"code": code})
-        frames: list[SlotResponse] = []
-        await parent.wait_log(predict, "go", frames)
-        begin = trio.current_time()
-        for _ in range(3):  # W27
-            await parent.cancel(predict)
-        outcome = await parent.finish(predict, frames)
-        assert outcome.cancelled
-        said = outcome.logs().splitlines()
-        assert said == ["go", "cleaned"] if "nested" in body else ["go", "cancelled", "cleaned"]
-        assert trio.current_time() - begin < PROMPT
+        for body in BODIES:
+            predict = await parent.predict({"code": STUCK.replace("BODY", body)})
+            frames: list[SlotResponse] = []
+            await parent.wait_log(predict, "go", frames)
+            begin = trio.current_time()
+            for _ in range(3):  # W27
+                await parent.cancel(predict)
+            outcome = await parent.finish(predict, frames)
+            assert outcome.cancelled
+            said = outcome.logs().splitlines()
+            assert (said[0], said[-1]) == ("go", "cleaned")
+            assert said[1:-1] == ["cancelled"] or "nested" in body or "run_process" in body  # in a group
+            assert trio.current_time() - begin < PROMPT
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 
@@ -305,7 +300,7 @@ import time, trio
 async def run():
     with trio.CancelScope(shield=True):
         print("go")
-        time.sleep(0.6)
+        time.sleep(0.4)
         print("whole")
     await trio.sleep(30)
 """
@@ -323,7 +318,7 @@ async def run():
         print("go")
         time.sleep(30)
     finally:
-        time.sleep(0.6)
+        time.sleep(0.4)
         print("cleaned")
 """
     async with open_worker(tmp_path, CODE) as parent:
@@ -349,9 +344,8 @@ async def run():
         assert outcome.logs() == "go\nswallowed\n"
 
 
-@pytest.mark.parametrize("swallow", ["", "pass #"])
-async def test_between_yields_a_cancel_is_thrown_into_the_generator(tmp_path: Path, swallow: str) -> None:
-    code = f"""
+async def test_between_yields_a_cancel_is_thrown_into_the_generator(tmp_path: Path) -> None:
+    code = """
 import trio
 async def run():
     print("go")
@@ -360,12 +354,13 @@ async def run():
             while True: yield 0
         except trio.Cancelled:
             print("thrown")
-            {swallow}raise
+            raise
 """
     async with open_worker(tmp_path, CODE) as parent:
-        outcome, _ = await cancel_when(parent, code)
-        assert outcome.cancelled
-        assert outcome.logs() == "go\nthrown\n"
+        for swallow in (False, True):  # what it yields after that is not taken
+            outcome, _ = await cancel_when(parent, code.replace("raise", "pass") if swallow else code)
+            assert outcome.cancelled
+            assert outcome.logs() == "go\nthrown\n"
 
 
 async def test_field_lesson_4_cancel_hits_one_of_many(tmp_path: Path) -> None:
@@ -384,7 +379,7 @@ async def test_field_lesson_4_cancel_hits_one_of_many(tmp_path: Path) -> None:
 
 
 async def test_cancel_of_a_waiting_run_while_another_blocks_the_loop(tmp_path: Path) -> None:
-    block = "import time\nasync def run():\n    print('go')\n    time.sleep(1)\n    return 'whole'"
+    block = "import time\nasync def run():\n    print('go')\n    time.sleep(0.5)\n    return 'whole'"
     async with open_worker(tmp_path, CODE, max_concurrency=2) as parent:
         waiting = await parent.predict({"code": WAIT}, slot=0)
         await parent.wait_log(waiting, "go", [])
@@ -457,15 +452,13 @@ async def test_back_pressure_holds_the_generator_not_the_loop(tmp_path: Path) ->
         assert len(outcome.outputs) * 10_000 < 8 * 2**20
 
 
-@pytest.mark.parametrize("wait", ["pass", "time.sleep(0.3)"])
-async def test_signal_receivers_of_the_models(tmp_path: Path, wait: str) -> None:
-    code = f"""
+async def test_signal_receivers_of_the_models(tmp_path: Path) -> None:
+    code = """
 import os, signal, time, trio
 async def run():
     with trio.open_signal_receiver(signal.SIGUSR1) as receiver:
         os.kill(os.getpid(), signal.SIGUSR1)
         await receiver.__anext__()
-        {wait}
         print("go")
         await trio.sleep(30)
 """
@@ -476,40 +469,42 @@ async def run():
             assert seconds < PROMPT
 
 
-CHECK = """
+CHECK: Final = """
     import time, trio, cog
     @cog.trio
     class Runner(cog.BaseRunner):
         async def healthcheck(self) -> object:
             print("checking")
-            HOW
-        async def run(self, x: int = 0) -> int:
-            await trio.sleep(x)
-            return x
+            space = {"trio": trio}
+            exec("async def check():\\n    " + self.how, space)
+            return await space["check"]()
+        async def run(self, how: str) -> None:
+            self.how = how
+            print("go")
+            await trio.sleep(30)
 """
+CHECKS: Final = {
+    "return trio.lowlevel.current_task() is not None": None,
+    "return None": None,
+    "return False": "Healthcheck failed: user-defined healthcheck returned False",
+    "raise RuntimeError('hc exploded')": "Healthcheck failed: RuntimeError: hc exploded",
+    "with trio.fail_after(0): await trio.sleep(1)": "Healthcheck failed: TooSlowError",  # W66
+    "raise SystemExit(1)": "Healthcheck failed: SystemExit: 1",
+}
 
 
-@pytest.mark.parametrize(
-    ("how", "error"),
-    [
-        ("return trio.lowlevel.current_task() is not None", None),
-        ("return None", None),
-        ("return False", "Healthcheck failed: user-defined healthcheck returned False"),
-        ("raise RuntimeError('hc exploded')", "Healthcheck failed: RuntimeError: hc exploded"),
-        ("with trio.fail_after(0): await trio.sleep(1)", "Healthcheck failed: TooSlowError"),  # W66
-        ("raise SystemExit(1)", "Healthcheck failed: SystemExit: 1"),
-    ],
-)
-async def test_D32_health_check_on_the_loop(tmp_path: Path, how: str, error: str | None) -> None:
-    async with open_worker(tmp_path, CHECK.replace("HOW", how)) as parent:
-        predict = await parent.predict({"x": 30})
-        for id in ("hc_1", "hc_2"):
-            await parent.tell(Healthcheck(id))
-            result = await parent.hear(HealthcheckResult)
-            assert result.id == id
-            assert result.error == error
-            assert result.status is (HealthcheckStatus.HEALTHY if error is None else HealthcheckStatus.UNHEALTHY)
-        await parent.cancel(predict)
-        assert (await parent.finish(predict)).logs() == ""  # its text is not the run's
+async def test_D32_health_check_on_the_loop(tmp_path: Path) -> None:
+    async with open_worker(tmp_path, CHECK) as parent:
+        for how, error in CHECKS.items():
+            predict = await parent.predict({"how": how})
+            await parent.wait_log(predict, "go", [])
+            for id in ("hc_1", "hc_2"):
+                await parent.tell(Healthcheck(id))
+                result = await parent.hear(HealthcheckResult)
+                assert result.id == id
+                assert result.error == error
+                assert result.status is (HealthcheckStatus.HEALTHY if error is None else HealthcheckStatus.UNHEALTHY)
+            await parent.cancel(predict)
+            assert (await parent.finish(predict)).logs() == ""  # its text is not the run's
         if "checking" not in parent.service_log():
             await parent.hear(Log)
