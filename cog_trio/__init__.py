@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cog_trio.bridge.protocol import LogSource, MetricMode, Mode
     from cog_trio.config import BadModel
+    from cog_trio.embedding import local_path
     from cog_trio.failures import (
         PredictionCanceled,
         PredictionError,
@@ -105,6 +106,7 @@ _HOMES = {
     "WorkerEnded": "cog_trio.lifecycle",
     "WorkerReady": "cog_trio.lifecycle",
     "WorkerStarted": "cog_trio.lifecycle",
+    "local_path": "cog_trio.embedding",
     "open_service": "cog_trio.opening",
     "serve_http": "cog_trio.transport.http.server",
 }
@@ -160,6 +162,7 @@ __all__ = [
     "WorkerReady",
     "WorkerStarted",
     "__version__",
+    "local_path",
     "open_service",
     "serve_http",
 ]

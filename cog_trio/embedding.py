@@ -16,7 +16,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import trio
@@ -27,6 +29,7 @@ from cog_trio.outputs import data_url
 from cog_trio.prediction import ALL_EVENTS, Prediction, WebhookEvent
 from cog_trio.stream import Subscription
 from cog_trio.streaming import PredictionStream
+from cog_trio.urls import shown_url
 
 log: Final = logging.getLogger("cog_trio.service")
 
@@ -171,3 +174,15 @@ def _read_files(value: object) -> Any:
     if not isinstance(value, os.PathLike):
         raise TypeError(_NO_JSON.format(type(value).__name__))
     return data_url(os.fsdecode(value))
+
+
+def local_path(url: str) -> Path:
+    """The place of a file that stands in an output as a ``file:`` URL: see ``output_folder`` of ``open_service``.
+
+    Raises:
+      ValueError: if it is no such URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc:
+        raise ValueError(f"not a file: URL: {shown_url(url)}")
+    return Path(unquote(parts.path))

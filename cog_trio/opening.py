@@ -48,6 +48,7 @@ async def open_service(
     train: str | os.PathLike[str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
+    output_folder: str | os.PathLike[str] | None = None,
     now: Callable[[], datetime] = utcnow,
 ) -> AsyncIterator[PredictionService]:
     """A running service for as long as the block lasts. Yields at once, while setup goes on.
@@ -57,6 +58,10 @@ async def open_service(
     say so. With ``cwd`` nothing is looked for: ``model`` and ``train`` are references as the worker takes them,
     relative to that folder. ``environment`` goes over ours. ``worker`` is a process that was spawned before (it is
     adopted, ended and reaped here). With neither a model nor a worker health stays UNKNOWN.
+
+    ``output_folder`` is where files that the model puts out stay, each run's in a folder of its own with a random name;
+    the output has ``file:`` URLs then, which ``local_path`` takes apart, and removing them is the caller's. Without it
+    they become data URLs, or go to ``Settings.upload_url``.
 
     Leaving the block drains the service; an exception that leaves it cuts the drain's grace.
 
@@ -68,6 +73,7 @@ async def open_service(
     """
     chosen, variables = settings or Settings(), dict(environment or {})
     predict, trains, folder = _text(model), _text(train), _text(cwd)
+    files = _text(output_folder)
     if worker is None and folder is None and (target := _locate(predict, trains)) is not None:
         predict, trains, folder = target.predict, target.train, str(target.folder)
         variables = {**target.config.unset(os.environ), **variables}
@@ -82,7 +88,7 @@ async def open_service(
                 stack.enter_context(worker)  # killed and reaped on every way out, also if it is never adopted (D46)
             workspace = await stack.enter_async_context(open_workspace())
             nursery = await stack.enter_async_context(trio.open_nursery())
-            service = PredictionService(chosen, workspace, nursery, now)
+            service = PredictionService(chosen, workspace, nursery, now, files)
             service._start(predict, trains, worker, folder, variables)
             try:
                 yield service

@@ -7,7 +7,10 @@ gone, *then* the terminal state is published, so that whoever learns the outcome
 from __future__ import annotations
 
 import logging
+import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +32,10 @@ BROKEN: Final = Outcome(Fact.RAISED, "InternalError: the service failed while th
 
 
 class Runs:
-    """The predictions of one service, in flight and finished; ``start_soon`` starts tasks in its nursery."""
+    """The predictions of one service, in flight and finished; ``start_soon`` starts tasks in its nursery.
+
+    ``output_folder``: where output files stay; None: they go where the settings say.
+    """
 
     def __init__(
         self,
@@ -38,11 +44,13 @@ class Runs:
         queue: Queue,
         lifecycle: Lifecycle,
         start_soon: Callable[..., Any],
+        output_folder: str | None = None,
     ) -> None:
         self.open: dict[str, Prediction] = {}
         self.retained = Retained(count=settings.retain, age=settings.retain_age, size=settings.retain_bytes)
         self._log_limit = settings.log_limit
         self._target = Target(settings.upload_url, settings.upload_timeout) if settings.upload_url else None
+        self._output_folder = None if output_folder is None else Path(output_folder).absolute()
         self._workspace = workspace
         self._queue = queue
         self._lifecycle = lifecycle
@@ -62,7 +70,7 @@ class Runs:
     async def _run(self, turn: Turn, input: bytes | memoryview, context: dict[str, str]) -> None:
         prediction = turn.prediction
         folder = self._workspace.run_folder()
-        files = OutputFiles(prediction, folder, self._workspace, self._start_soon, target=self._target)
+        files = OutputFiles(prediction, folder, self._workspace, self._start_soon, target=self._target_of(folder))
         outcome = CUT  # stands when the cancellation comes before anything was sent, or while files are read
         try:
             with prediction.scope:
@@ -80,6 +88,12 @@ class Runs:
             if self._workspace.used(folder):
                 await self._workspace.remove(folder)
             self._finish(prediction, outcome, files.error)
+
+    def _target_of(self, folder: str) -> Target | None:
+        """Where the files of a run go: those that stay with us get a folder of the run's own, of the same name."""
+        if self._output_folder is None:
+            return self._target
+        return Target((self._output_folder / os.path.basename(folder)).as_uri(), math.inf)
 
     async def _job(
         self, slot: PredictionSlot, folder: str, input: bytes | memoryview, context: dict[str, str]

@@ -89,7 +89,12 @@ class PredictionService(Embedding):
     """Made by ``open_service`` only."""
 
     def __init__(
-        self, settings: Settings, workspace: Workspace, nursery: trio.Nursery, now: Callable[[], datetime]
+        self,
+        settings: Settings,
+        workspace: Workspace,
+        nursery: trio.Nursery,
+        now: Callable[[], datetime],
+        output_folder: str | None = None,
     ) -> None:
         self.settings = settings
         self._workspace = workspace
@@ -108,7 +113,7 @@ class PredictionService(Embedding):
             now=now,
         )
         self._queue = Queue(self._fleet, settings.queue, settings.queue_timeout)
-        self._runs = Runs(settings, workspace, self._queue, self._lifecycle, nursery.start_soon)
+        self._runs = Runs(settings, workspace, self._queue, self._lifecycle, nursery.start_soon, output_folder)
         self._ending = Ending(settings, self._runs.open, self._fleet, self._webhooks)
 
     def _start(

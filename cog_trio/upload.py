@@ -92,6 +92,7 @@ def keep(path: str, target: Target, name: str, *, move: bool) -> str:
       OSError: it can't be read or written.
     """
     assert target.folder is not None
+    os.makedirs(target.folder, mode=0o700, exist_ok=True)
     place = os.path.join(target.folder, name)
     if move:
         shutil.move(path, place)
