@@ -40,6 +40,7 @@ _HOST: Final = re.compile(rb"\nhost[ \t]*:", re.IGNORECASE)
 _NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _SEND_BODY: Final = h11.SEND_BODY
+LISTS: Final = frozenset((b"connection", b"sec-websocket-extensions", b"sec-websocket-protocol"))  # read as ASCII
 _BETWEEN: Final = (h11.IDLE, h11.DONE)  # states of a client whose next byte begins a request
 _OVER: Final = (h11.MUST_CLOSE, h11.CLOSED)  # of one that has no more to say
 EMPTY_LINES: Final = b"\r\n"  # before a request they are ignored (RFC 9112 2.2)
@@ -227,6 +228,8 @@ class Http1(H11Protocol):
             raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding together", error_status_hint=400)
         if b"transfer-encoding" in names and request.http_version < b"1.1":  # the same
             raise h11.RemoteProtocolError("Transfer-Encoding before HTTP/1.1", error_status_hint=400)
+        if any(name in LISTS and not value.isascii() for name, value in request.headers):
+            raise h11.RemoteProtocolError("a list of tokens that are none", error_status_hint=400)
         if not request.http_version.startswith(b"1.") and (request.method, request.http_version) != (b"PRI", b"2.0"):
             raise h11.RemoteProtocolError("an unknown version of HTTP", error_status_hint=400)
         if request.method == b"PRI" and self.keep_alive_requests:

@@ -18,7 +18,7 @@ from hypercorn.protocol.events import Body, Data, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
 
-from cog_trio.transport.http.http1 import Limits, Link, tame
+from cog_trio.transport.http.http1 import LISTS, Limits, Link, tame
 from cog_trio.transport.http.pace import Pace
 
 _PATH: Final = re.compile(rb"[\x21-\x7e]+")
@@ -110,6 +110,8 @@ class Http2(H2Protocol):
 
 
 def _is_understood(request: Any) -> bool:
-    """Whether Hypercorn can read the pseudo headers: it raises on a path that is absent or not ASCII."""
+    """Whether Hypercorn can read the headers: it raises on a path or a list of tokens that is absent or not ASCII."""
     headers = dict(request.headers)
+    if any(name in LISTS and not value.isascii() for name, value in request.headers):
+        return False
     return _PATH.fullmatch(headers.get(b":path", b"")) is not None and b":method" in headers

@@ -203,6 +203,14 @@ async def test_a_request_that_is_not_understood_ends_its_stream_only(nursery: tr
     assert await client.wait(await client.ask("GET", "/")) == 200
 
 
+async def test_a_list_of_tokens_that_is_no_ascii_ends_its_stream_only(nursery: trio.Nursery) -> None:
+    client = Client2(nursery, hello)
+    more: Any = {"sec-websocket-protocol": "\xff"}
+    number = await client.ask("GET", "/", **more)
+    assert await client.wait(number) == 0
+    assert await client.wait(await client.ask("GET", "/")) == 200
+
+
 async def test_a_reset_stream_is_the_end_of_its_client(nursery: trio.Nursery) -> None:
     app = Waiting()
     client = Client2(nursery, app)

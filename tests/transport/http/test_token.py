@@ -183,6 +183,15 @@ async def test_D40_a_websocket_without_the_token_is_401_as_json(nursery: trio.Nu
     assert "bearer token" in response.json["detail"]
 
 
+@pytest.mark.parametrize("header", ["sec-websocket-protocol: \xff", "sec-websocket-extensions: \xff"])
+async def test_a_websocket_with_a_list_that_is_no_ascii_is_400(nursery: trio.Nursery, header: str) -> None:
+    for settings in (SETTINGS, Settings()):
+        client = connect(nursery, app(settings))
+        await client.send(handshake("/predictions/ws", header, GOOD))
+        assert (await client.response()).status == 400
+        assert await client.eof() == b""
+
+
 async def test_a_token_that_nobody_asks_for_is_no_fault(nursery: trio.Nursery) -> None:
     for offered, answered in (("bearer.x", "bearer.x"), ("cog-trio", "cog-trio"), ("chat", None)):
         client = connect(nursery, app(Settings()))
