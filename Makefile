@@ -14,7 +14,7 @@ PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 PACKAGES := python3 python3-venv tini util-linux
 TESTFLAGS ?= -n auto --maxprocesses 4
 
-.PHONY: serve test check format system test-all chaos soak docs clean help
+.PHONY: serve test check format system test-all chaos soak fuzz docs clean help
 
 serve: $(STAMP)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
@@ -63,6 +63,9 @@ soak: $(STAMP)  ## COUNT predictions on a sync and on an async model with flat m
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; strict: a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml
+
+fuzz: $(STAMP)  ## requests that Schemathesis draws from the OpenAPI document for SECONDS; SEED draws those of an earlier run again
+	COG_TRIO_FUZZ=$(SECONDS) COG_TRIO_FUZZ_SEED=$(SEED) $(VENV)/bin/python -m pytest -s scenarios/faults/test_api_fuzz.py
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-* dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

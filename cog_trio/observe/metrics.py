@@ -11,11 +11,13 @@ no text of a client or of a model can add a series.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import trio
@@ -168,13 +170,13 @@ class Metrics:
 
         Cancellation: nothing is lost.
         """
-        if self._registry is None:
-            registry = await trio.to_thread.run_sync(_load)
-            if self._registry is None:  # not by another scrape meanwhile
-                registry.register(self)
-                self._registry = registry
-        from prometheus_client import generate_latest
+        if not hasattr(sys.modules.get("prometheus_client"), "CollectorRegistry"):  # which is loaded last
+            await trio.to_thread.run_sync(import_module, "prometheus_client")
+        from prometheus_client import CollectorRegistry, generate_latest
 
+        if self._registry is None:
+            self._registry = CollectorRegistry()
+            self._registry.register(self)
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -243,9 +245,3 @@ def _setup(health: HealthSnapshot) -> Iterator[float]:
     if setup is not None and setup.status is SetupStatus.SUCCEEDED and isinstance(setup.completed_at, str):
         began, ended = map(datetime.fromisoformat, (setup.started_at, setup.completed_at))
         yield (ended - began).total_seconds()
-
-
-def _load() -> CollectorRegistry:
-    from prometheus_client import CollectorRegistry
-
-    return CollectorRegistry(auto_describe=False)
