@@ -27,6 +27,7 @@ from cog_trio.bridge.protocol import Json, Mode
 from cog_trio.failures import interruption
 from cog_trio.outputs import data_url
 from cog_trio.prediction import ALL_EVENTS, Prediction, WebhookEvent
+from cog_trio.rules import BAD_ID, BAD_WEBHOOK, is_id, is_url
 from cog_trio.stream import Subscription
 from cog_trio.streaming import PredictionStream
 from cog_trio.urls import shown_url
@@ -79,11 +80,12 @@ class Embedding(ABC):
           InvalidInput, NotReady, NotOffered, AlreadyRunning, AtCapacity, QueueTimedOut: it was refused.
           WorkerDied, PredictionTimedOut, ServiceEnded, PredictionLost: it was cut short; the error has the prediction.
           OSError: a file among the inputs can't be read.
-          TypeError: an input is no JSON value.
+          TypeError, ValueError: an input is no JSON value, the id is none, the context has other things than texts.
 
         Cancellation: the prediction is cancelled, and Cancelled goes on when the model has stopped, ``STOP_LIMIT``
         later at most; a slot that is not free by then is free once it does stop.
         """
+        check(id, context)
         sent = await encode_input(input)
         prediction = self.create(id=id, input=sent, context=context, watched=True, mode=mode)
         try:
@@ -109,6 +111,7 @@ class Embedding(ABC):
 
         Raises: as ``predict`` when refused; after that nothing: see ``Prediction.result``.
         """
+        check(id, context, webhook)
         sent = await encode_input(input)
         return self.create(id=id, input=sent, context=context, webhook=webhook, mode=mode)
 
@@ -129,6 +132,7 @@ class Embedding(ABC):
 
         Raises: as ``predict``; what cuts the prediction short is raised by the iteration.
         """
+        check(id, context)
         sent = await encode_input(input)
         prediction = self.create(id=id, input=sent, context=context, streamed=True, mode=mode)
         try:
@@ -137,6 +141,21 @@ class Embedding(ABC):
         finally:
             self.leave(prediction)
             await stopped(prediction)
+
+
+def check(id: str | None, context: dict[str, str] | None, webhook: str | None = None) -> None:
+    """See to it that what goes beside an input can be sent on.
+
+    Raises:
+      TypeError, ValueError: with what is wrong.
+    """
+    if id is not None and not is_id(id):
+        raise ValueError(f"the id {BAD_ID}")
+    if webhook is not None and not is_url(webhook):
+        raise ValueError(f"the webhook {BAD_WEBHOOK}")
+    for item in (context or {}).items():
+        if not all(isinstance(text, str) for text in item):
+            raise TypeError(f"the context must hold texts alone, not {item!r}")
 
 
 async def stopped(prediction: Prediction) -> None:

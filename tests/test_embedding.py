@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -356,6 +357,25 @@ def test_local_path_takes_file_urls_alone(url: str) -> None:
     assert local_path("file:///a%20b/c") == Path("/a b/c")
     with pytest.raises(ValueError, match="not a file: URL"):
         local_path(url)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"id": ""}, ValueError, "the id must be 1 to 256 bytes"),
+        ({"id": "a\n"}, ValueError, "the id must be 1 to 256 bytes"),
+        ({"context": {"a": 1}}, TypeError, "the context must hold texts alone"),
+        ({"webhook": "ftp://host"}, ValueError, "the webhook must be an absolute http or https URL"),
+    ],
+)
+async def test_what_goes_beside_an_input_is_checked(
+    autojump_clock: Clock, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    """A mistake of the program must not reach the worker, which would take it for a broken protocol."""
+    async with serving() as (service, _):
+        with pytest.raises(error, match=text):
+            await service.submit(**options)
+        assert service.statistics().created == 0
 
 
 async def test_no_input_is_an_empty_one() -> None:

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
+from cog_trio.rules import BAD_ID, is_id
 from cog_trio.splice import Pieces, parts
 from cog_trio.transport.http.access import UNAUTHORIZED, Access, ClientGone, answered, is_long
 from cog_trio.transport.http.inbox import EXTENSION, Inbox
-from cog_trio.transport.http.wire import BAD_ID, NOT_UTF8, detail, encode, fault, is_id
+from cog_trio.transport.http.wire import NOT_UTF8, detail, encode, fault
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("cog_trio.access")

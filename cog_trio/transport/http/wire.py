@@ -8,29 +8,25 @@ the fields looked at one by one, to name every fault and its place. The prefixes
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 
 from cog_trio.jsonvalue import decode_json
 from cog_trio.prediction import ALL_EVENTS, WebhookEvent
+from cog_trio.rules import BAD_ID, BAD_WEBHOOK, is_id, is_url
 
 Fault: TypeAlias = "Mapping[str, Any]"
 
 SMALL: Final = 64 * 2**10  # bytes; decoding that costs less than a millisecond
 MAX_DEPTH: Final = 127  # levels of nesting; one more is refused
-MAX_ID: Final = 256  # bytes in UTF-8 (D9)
 
 NOT_JSON: Final = "Failed to parse the request body as JSON: "
 WRONG_SHAPE: Final = "Failed to deserialize the JSON body into the target type: "
 TOO_LARGE: Final = "Failed to buffer the request body: length limit exceeded"
 WRONG_TYPE: Final = "Expected request with `Content-Type: application/json`"
-BAD_ID: Final = f"must be 1 to {MAX_ID} bytes without control characters"
-BAD_WEBHOOK: Final = "must be an absolute http or https URL"
 NOT_UTF8: Final = "Invalid URL: Invalid UTF-8 in `id`"
 
 _NAMES: Final = {dict: "map", list: "sequence", str: "string", int: "integer", float: "floating point"}
@@ -138,28 +134,6 @@ def _check_values(create: Create) -> list[Fault]:
     if create.webhook is not None and not is_url(create.webhook):
         faults.append(fault(["body", "webhook"], BAD_WEBHOOK))
     return faults
-
-
-def is_id(text: str) -> bool:
-    """D9: any text of 1 to 256 bytes without control characters."""
-    if text.isascii():
-        return 0 < len(text) <= MAX_ID and text.isprintable()
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return False
-    return size <= MAX_ID and not any(unicodedata.category(char) == "Cc" for char in text)
-
-
-def is_url(text: str) -> bool:
-    """Whether it is an absolute http or https URL with a host."""
-    if any(char <= " " or char == "\x7f" for char in text):
-        return False
-    try:
-        url = urlsplit(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:
-        return False
 
 
 def _pieces(body: bytes | bytearray | memoryview) -> Iterator[bytes]:
