@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -23,6 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from cog_trio.hosts import HostRefused, Hosts
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 if TYPE_CHECKING:
     import ssl
@@ -200,13 +204,18 @@ def allowed(hosts: Hosts, name: str, found: Iterable[Any]) -> list[str]:
 
 
 def error_reason(error: BaseException) -> str:
-    """The text of an error, or of the one beneath it: TLS faults reach us in an empty wrapping."""
+    """The text of an error, or of the one beneath it: TLS faults reach us in an empty wrapping, and a connect that
+    failed says only that all addresses did."""
     text = str(error)
     inner: BaseException | None = error
     for _ in range(8):
         inner = inner and (inner.__cause__ or inner.__context__)
         if inner is None:
             break
+        if isinstance(inner, BaseExceptionGroup):
+            inner = inner.exceptions[0]
+            if isinstance(inner, OSError) and inner.strerror:
+                return inner.strerror
         if not text or (isinstance(inner, OSError) and "certificate" in str(inner)):
             text = str(inner)
     return text or type(error).__name__

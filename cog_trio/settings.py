@@ -275,6 +275,7 @@ class Settings:
         REMOTE_URL,
         "`run` and `train` on the server at this URL (http, https, ws, wss) instead of here",
         client=True,
+        secret=True,  # for those who write a password into it
     )
     cafile: str | None = _row(
         None, "--cafile", PATH, "PEM file of the certificates that the server at `--url` is trusted by", client=True

@@ -17,7 +17,7 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError,
 from cog_trio.cli.display import Display
 from cog_trio.cli.exchange import show_event
 from cog_trio.cli.server import Gone, Server, refusal
-from cog_trio.client import tls_context
+from cog_trio.client import error_reason, tls_context
 
 if TYPE_CHECKING:
     from cog_trio.cli.console import Console
@@ -53,7 +53,7 @@ async def converse(
     except ConnectionRejected as rejected:
         raise refusal(rejected.status_code, rejected.body or b"") from rejected
     except HandshakeError as error:
-        raise Gone(f"{server.url} can't be reached: {_reason(error)}") from error
+        raise Gone(f"{server.url} can't be reached: {error_reason(error)}") from error
     except ConnectionClosed as closed:
         why = closed.reason
         told = (
@@ -105,7 +105,3 @@ class _Talk:
             await self._socket.send_message(json.dumps({"cancel": id}))
         except ConnectionClosed:
             return  # whoever hears it says so
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or str(error.__cause__ or error.__context__ or type(error).__name__)
