@@ -6,7 +6,8 @@ The base image is this machine, seen through an overlay in memory: nothing outsi
 is therefore not fetched; a fresh Python environment stands where the image's Python would, with this project's
 dependencies in it but not the project. apt and pip are the real ones; without a network, apt reads SCRATCH/debs and
 pip SCRATCH/wheels. RUN, ENV, ARG, COPY, WORKDIR and USER are carried out in their order; ENTRYPOINT and CMD then
-replace this process, which is PID 1, with the variables of the command line on top, as `docker run -e` has it.
+replace this process, which is PID 1, with the variables of the command line on top, as `docker run -e` has it. By then
+the root is read-only but for /var/run/cog and a folder for temporary files.
 
 Run as a program, so it imports the standard library only.
 """
@@ -149,6 +150,10 @@ def main(dockerfile: str, context: str, scratch: str, *more: str) -> None:
     root = prepare(Path(scratch))
     env, folder, user, command = build(Path(dockerfile).read_text(), Path(context), root)
     env |= dict(pair.split("=", 1) for pair in more)
+    for place in ("run/cog", "mnt"):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", root / place], check=True)
+    subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+    env["TMPDIR"] = "/mnt"
     os.chroot(root)
     os.chdir(folder)
     os.setgroups([])

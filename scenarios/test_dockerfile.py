@@ -40,6 +40,7 @@ class Runner(BaseRunner):
             "user": os.getuid(),
             "folder": os.getcwd(),
             "own": os.stat("run.py").st_uid,
+            "read_only": not os.access("/src", os.W_OK),
         }
 """
 CONFIG: Final = """\
@@ -112,8 +113,8 @@ def _write_wheels(scratch: Path) -> None:
 @pytest.mark.timeout(150)
 async def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
     """Given a cog.yaml with system packages, requirements, commands and variables, when its Dockerfile is built and
-    run, then the model sees all of them, as the user that was asked for, from /src; its HEALTHCHECK passes, the
-    readiness file is there, and SIGTERM to tini ends it with 0."""
+    run, then the model sees all of them, as the user that was asked for, from a read-only /src; its HEALTHCHECK
+    passes, the readiness file is there, and SIGTERM to tini ends it with 0."""
     _need_debian()
     context, scratch = tmp_path / "model", tmp_path / "scratch"
     (context / "needs").mkdir(parents=True)
@@ -146,6 +147,7 @@ async def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
                 "user": USER,
                 "folder": "/src",
                 "own": USER,
+                "read_only": True,
             }
             (probe,) = (rest for word, rest in instructions(dockerfile.read_text()) if word == "HEALTHCHECK")
             program = json.loads(probe[probe.index("[") :])[2]
