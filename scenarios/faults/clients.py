@@ -51,6 +51,18 @@ WRONG: Final[tuple[tuple[str, str, bytes, int], ...]] = (  # method, path, body,
     ("GET", "/nowhere", b"", 404),
 )
 
+PRIVATE: Final = (  # what a stranger asks for where there is a token
+    ("GET", "/"),
+    ("GET", "/predictions"),
+    ("POST", "/predictions"),
+    ("PUT", "/predictions/stranger"),
+    ("POST", "/predictions/run-1/cancel"),
+    ("GET", "/predictions/run-1"),
+    ("GET", "/openapi.json"),
+    ("POST", "/shutdown"),
+    ("GET", "/nowhere"),
+)
+
 
 async def connect(server: Server, *, narrow: bool = False) -> trio.SocketStream:
     """A connection; a narrow one takes only a few kilobytes before it must be read."""

@@ -20,7 +20,9 @@ LOST: Final = (  # causes that only a fatal act may bring
     "Worker killed: ",
     "Server is shutting down",
     "The worker is gone, predictions can't run: ",
+    "the prediction stopped before its output files were taken",
 )
+TIMED_OUT: Final = "Prediction timed out after "
 
 
 class Violation(AssertionError):
@@ -48,6 +50,7 @@ class Ledger:
     did: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     fatal: bool = False  # the worker was killed, or the server was told to end
+    limit: float | None = None  # seconds of --predict-timeout
 
     def ended(self, run: Run, seen: dict[str, Any]) -> None:
         """Somebody has shown the end of this run."""
@@ -65,24 +68,31 @@ class Ledger:
         if strangers or seen["id"] != run.id:
             raise Violation(f"{run.id} shows {strangers or seen['id']}: {_short(seen)}")
 
+    @property
+    def endless(self) -> list[Run]:
+        """Accepted, and nobody has seen the end."""
+        return [run for run in self.runs.values() if run.accepted and run.end is None]
+
     def _judge(self, run: Run, seen: dict[str, Any]) -> None:
         self.looks_right(run, seen)
         plan, status, output = run.plan, seen["status"], seen.get("output") or []
-        error = seen.get("error")
+        error = seen.get("error") or ""
         if status == "succeeded":
-            right = plan.error is None and output == plan.output and seen["logs"] == plan.logs and error is None
+            right = plan.error is None and plan.around is None and not error
+            right = right and plan.is_output(output) and seen["logs"] == plan.logs
+            right = right and (self.limit is None or plan.steps > 0 or plan.seconds < self.limit)
         elif status == "failed" and error == plan.error:
-            right = output == plan.output and seen["logs"].startswith(plan.logs[: -len(f"{plan.name} ends")])
+            right = plan.is_output(output) and seen["logs"].startswith(plan.logs[: -len(f"{plan.name} ends")])
+        elif status == "failed" and plan.around is not None and error.startswith(plan.around):
+            right = plan.is_output(output, failed=True)
+        elif status == "failed" and error.startswith(TIMED_OUT):
+            right = self.limit is not None and plan.is_output(output, begun=True)
         elif status == "failed":
-            right = self.fatal and error is not None and error.startswith(LOST) and _begins(plan, output)
+            right = self.fatal and error.startswith(LOST) and plan.is_output(output, failed=True)
         else:
-            right = status == "canceled" and (run.stopped or self.fatal) and _begins(plan, output)
+            right = status == "canceled" and (run.stopped or self.fatal) and plan.is_output(output, failed=True)
         if not right:
             raise Violation(f"{run} ended as {_short(seen)}")
-
-
-def _begins(plan: Plan, output: list[str]) -> bool:
-    return output == plan.output[: len(output)]
 
 
 def _short(value: object) -> str:

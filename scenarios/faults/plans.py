@@ -9,16 +9,20 @@ from __future__ import annotations
 import base64
 import random
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 NAME: Final = re.compile(r"@\d+@")
 WAITS: Final = ("sleep", "sleep", "sleep", "busy", "lock", "child", "deaf")
+FETCHES: Final = ("served", "served", "slow", "busy", "gone", "cut")  # how the server of an input behaves
+UPLOADS: Final = ("takes", "takes", "busy", "hangs", "cut", "refuses")  # how that of an output does
+_AGAIN: Final = re.compile(r"-[0-9a-f]{8}(?=\.txt$)")  # what sets a second file of one name apart
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The input of a run."""
+    """The input of a run, and what the servers around it do."""
 
     name: str
     steps: int = 0
@@ -29,13 +33,19 @@ class Plan:
     lines: int = 0
     ends: str = "returns"
     file: bytes | None = field(default=None, repr=False)
+    fetch: str = ""  # one of FETCHES: the file is at ``url``; else it is in the input
+    url: str = ""
+    upload: str = ""  # one of UPLOADS: files go to ``target``; else into the output
+    target: str = ""
 
     @property
     def input(self) -> dict[str, Any]:
         given: dict[str, Any] = {
             key: getattr(self, key) for key in ("name", "steps", "size", "how", "seconds", "files", "lines", "ends")
         }
-        if self.file is not None:
+        if self.fetch:
+            given["file"] = self.url
+        elif self.file is not None:
             given["file"] = f"data:application/octet-stream;base64,{base64.b64encode(self.file).decode()}"
         return given
 
@@ -44,8 +54,26 @@ class Plan:
         """Everything that it yields when nobody stops it."""
         first = [] if self.file is None else [base64.b64encode(self.file).decode()]
         steps = [f"{self.name} {number} " + "x" * self.size for number in range(self.steps)]
-        texts = [f"{self.name} file {number}".encode() for number in range(self.files)]
-        return [*first, *steps, *(f"data:text/plain;base64,{base64.b64encode(text).decode()}" for text in texts)]
+        return [*first, *steps, *map(self._shown, range(self.files))]
+
+    def _shown(self, number: int) -> str:
+        if self.upload:
+            return f"{self.target}/{quote(self.file_name)}"
+        return f"data:text/plain;base64,{base64.b64encode(f'{self.name} file {number}'.encode()).decode()}"
+
+    @property
+    def file_name(self) -> str:
+        """The name of each file that it puts out."""
+        return f"{self.name}.txt"
+
+    def is_output(self, seen: list[Any], *, begun: bool = False, failed: bool = False) -> bool:
+        """Whether this is its output; ``begun``: the beginning of it; ``failed``: files may be missing."""
+        plain = [_AGAIN.sub("", item) if self.upload and isinstance(item, str) else item for item in seen]
+        wanted = self.output
+        if failed:
+            steps = min(len(wanted) - self.files, len(plain))
+            return plain[:steps] == wanted[:steps] and all(item in (*wanted, None) for item in plain[steps:])
+        return plain == (wanted[: len(plain)] if begun else wanted)
 
     @property
     def logs(self) -> str:
@@ -57,6 +85,13 @@ class Plan:
     def error(self) -> str | None:
         """How it fails of itself."""
         return {"raises": f"ValueError: {self.name} fails", "exits": "SystemExit: 3"}.get(self.ends)
+
+    @property
+    def around(self) -> str | None:
+        """How the error begins with which it fails by what servers around it do."""
+        if self.fetch in ("gone", "cut"):
+            return "Input validation error: file: "
+        return "Failed to upload output: " if self.upload == "refuses" and self.files else None
 
 
 def draw(rng: random.Random, name: str) -> Plan:
@@ -83,3 +118,35 @@ def long(rng: random.Random, name: str) -> Plan:
         return Plan(name, rng.randrange(50, 500), 10, "sleep", 0.01)
     how = rng.choice(WAITS)
     return Plan(name, how=how, seconds=rng.uniform(0.2, 0.5) if how in ("busy", "deaf") else 3.0)
+
+
+def short(rng: random.Random, name: str) -> Plan:
+    """A run that all who wait for it see the end of."""
+    return Plan(name, rng.randrange(4), seconds=rng.uniform(0.05, 0.2))
+
+
+def flood(rng: random.Random, name: str) -> Plan:
+    """More than anybody reads."""
+    return Plan(name, rng.randrange(100, 1_000), 4_000)
+
+
+def steady(rng: random.Random, name: str) -> Plan:
+    """A stream that takes a while, of few and small events."""
+    return Plan(name, rng.randrange(20, 60), 10, "sleep", 0.01)
+
+
+def fetching(rng: random.Random, name: str) -> Plan:
+    """A run with a file from a URL."""
+    file = rng.randbytes(rng.choice((0, 10, 5_000, 300_000)))
+    return Plan(name, rng.randrange(3), 10, lines=1, file=file, fetch=rng.choice(FETCHES))
+
+
+def uploading(rng: random.Random, name: str) -> Plan:
+    """A run with files that are put somewhere."""
+    return Plan(name, rng.randrange(3), 10, files=rng.choice((1, 1, 3)), upload=rng.choice(UPLOADS))
+
+
+def placed(plan: Plan, url: str, target: str) -> Plan:
+    """It, with the places of its files; ``target`` is empty where outputs go nowhere."""
+    upload = (plan.upload or "takes") if plan.files and target else ""
+    return replace(plan, url=url, upload=upload, target=target)

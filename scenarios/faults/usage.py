@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ def memory(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Usage:
-    descriptors: tuple[int, int]  # of the server, of its worker
+    descriptors: tuple[int, int]  # of the server, of its workers
     threads: tuple[int, int]
     processes: int
     files: tuple[str, ...]
@@ -43,6 +44,16 @@ class Usage:
             found.append(f"files: {extra[:10]}")
         return found
 
+    def more(self, base: Usage) -> Counter[str]:
+        """How many more than before, where there are."""
+        counts = Counter[str]()
+        for name in ("descriptors", "threads", "processes"):
+            counts[name] = max(
+                a - b for a, b in zip(_pair(getattr(self, name)), _pair(getattr(base, name)), strict=True)
+            )
+        counts["files"] = len(set(self.files) - set(base.files))
+        return +counts
+
     def growth(self, base: Usage) -> tuple[int, int]:
         """Bytes of memory more than before."""
         return self.memory[0] - base.memory[0], self.memory[1] - base.memory[1]
@@ -56,13 +67,13 @@ def held(process: psutil.Process) -> list[str]:
 
 
 def usage(server: Server) -> Usage:
-    parent, worker = psutil.Process(server.process.pid), server.worker()
+    parent, workers = psutil.Process(server.process.pid), server.children()
     return Usage(
-        (parent.num_fds(), worker.num_fds()),
-        (parent.num_threads(), worker.num_threads()),
+        (parent.num_fds(), sum(worker.num_fds() for worker in workers)),
+        (parent.num_threads(), sum(worker.num_threads() for worker in workers)),
         len(marked(server.mark)),
         tuple(sorted(str(path.relative_to(server.temporary)) for path in server.temporary.rglob("*"))),
-        (memory(parent.pid), memory(worker.pid)),
+        (memory(parent.pid), sum(memory(worker.pid) for worker in workers)),
     )
 
 
@@ -73,7 +84,8 @@ async def settled(server: Server, base: Usage, seconds: float) -> tuple[Usage, l
         while more := (now := usage(server)).beyond(base):
             await trio.sleep(10 * POLL)
     if more:
-        more = [*more, *held(psutil.Process(server.process.pid)), *held(server.worker())]
+        for process in (psutil.Process(server.process.pid), *server.children()):
+            more = [*more, *held(process)]
     return now, more
 
 

@@ -23,6 +23,12 @@ def wait(how: str, seconds: float) -> None:
         threading.Event().wait(seconds)
     elif how == "child":
         subprocess.run([sys.executable, "-S", "-c", f"import time; time.sleep({seconds})"], check=True)
+    elif how == "stuck":  # by nothing but a kill
+        while time.monotonic() < end:
+            try:
+                time.sleep(0.05)
+            except BaseException:
+                print("no")
     elif how == "deaf":
         while time.monotonic() < end:
             try:

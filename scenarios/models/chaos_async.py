@@ -32,6 +32,12 @@ async def wait(how: str, seconds: float) -> None:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+    elif how == "stuck":  # by nothing but a kill
+        while time.monotonic() < end:
+            try:
+                await asyncio.sleep(0.05)
+            except BaseException:
+                print("no")
     elif how == "deaf":
         while time.monotonic() < end:
             try:
