@@ -125,6 +125,8 @@ class Backend:
         self._began = 0.0  # on the trio clock: this setup, and when it was over
         self._ready_since = 0.0
         self._life = trio.CancelScope()
+        self.begun = False  # ``run`` was called, or is about to be
+        self._serving: Orchestrator | None = None  # from READY until the worker has ended, also when it has retired
         self._stopping = False
 
     @property
@@ -175,7 +177,7 @@ class Backend:
             WORKER.set(self._number)
         try:
             with self._life:
-                while True:
+                while worker is not None or not self._stopping:  # one that was given must be buried
                     self._setting_up = True
                     try:
                         worker = worker or spawn(cwd, environment)
@@ -192,7 +194,7 @@ class Backend:
                     await trio.sleep(self._pause)
                     self._pause = min(2 * self._pause, LONGEST_PAUSE)
         finally:
-            self.orchestrator = None
+            self.orchestrator = self._serving = None
             self.ended = True
             if self._alive:
                 self._has_ended(None)
@@ -203,7 +205,7 @@ class Backend:
         async with open_orchestrator(worker, init, self._settings, on_event=self._on_event) as orchestrator:
             await self._compiled.wait()
             if orchestrator.cause is None:  # it may have died while we compiled
-                self.orchestrator = orchestrator
+                self.orchestrator = self._serving = orchestrator
                 orchestrator.pool.on_idle = self._on_change
                 self._setting_up = False
                 self._ready_since = trio.current_time()
@@ -227,20 +229,28 @@ class Backend:
         if self._lifecycle.observed:
             self._lifecycle.tell(WorkerEnded(self._lifecycle.now(), self._number, cause))
 
+    def retire(self) -> None:
+        """Take no more runs; those that there are may end before ``stop``. A worker in setup ends now."""
+        self._stopping = True
+        if self.orchestrator is None:
+            self.stop()
+        self.orchestrator = None
+
     def stop(self) -> None:
         """End the worker: asked first, killed after the orchestrator's grace. Repeatable."""
         self._stopping = True
         self._life.cancel()
+        self.ended = self.ended or not self.begun
 
     def kill(self) -> None:
         """End the worker at once."""
         self.stop()
-        if self.orchestrator is not None:
-            self.orchestrator.kill()
+        if self._serving is not None:
+            self._serving.kill()
 
     def _lose(self, cause: str) -> None:
         """The worker is of no use any more."""
-        self.orchestrator = None
+        self.orchestrator = self._serving = None
         again = self._settings.respawn and (self.health.state is State.READY or self.health.respawns)
         if self._setting_up:
             log.error("setup failed: %s", cause)

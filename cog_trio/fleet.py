@@ -16,7 +16,7 @@ import trio
 
 from cog_trio.backend import UNKNOWN, Backend, Berth, Callee
 from cog_trio.bridge.protocol import Init, Mode
-from cog_trio.health import HealthSnapshot, State
+from cog_trio.health import RUNTIME_TARGET, HealthSnapshot, State
 from cog_trio.lifecycle import Lifecycle
 from cog_trio.settings import Settings, worker_variables
 from cog_trio.spawn import WorkerProcess
@@ -41,21 +41,54 @@ class Fleet:
         self.ended = trio.Event()  # all have ended and were reaped
         self._settings = settings
         self._nursery = nursery
+        self._lifecycle = lifecycle
         self._on_change = on_change
-        self._workers = tuple(
-            Backend(number, settings, nursery, lifecycle, self._changed) for number in range(settings.workers)
-        )
+        self._workers = self._make()
+        self._retired: list[Backend] = []  # that others are to follow, until they have ended
+        self._cleared = trio.Event()  # none of these is left
+        self._past_respawns = 0  # of those
 
     def begin(
         self, init: Init, worker: WorkerProcess | Link | None, cwd: str | None, environment: Mapping[str, str]
     ) -> None:
         """Start them; ``worker`` is the first one, if it was spawned before."""
-        if init.train_ref is not None:
-            self.modes = (Mode.TRAIN,) if init.predict_ref is None else tuple(Mode)
+        self.modes = tuple(
+            mode
+            for mode, named in ((Mode.PREDICT, init.predict_ref), (Mode.TRAIN, init.train_ref))
+            if named is not None or (mode is Mode.PREDICT and init.train_ref is None)
+        )
         for number, backend in enumerate(self._workers):
-            backend.health.spawned()
+            if backend.health.state is State.UNKNOWN:
+                backend.health.spawned()
+            backend.begun = True
             variables = {**environment, **worker_variables(self._settings, number)}
             self._nursery.start_soon(backend.run, None if number else worker, init, cwd, variables)
+
+    def retire(self, why: str) -> None:
+        """Others are to follow: from now on nothing more is sent to those that there are."""
+        self._past_respawns = self.respawns
+        self._retired += [backend for backend in self._workers if not backend.ended]
+        for backend in self._workers:
+            backend.retire()
+        self._workers = self._make()
+        for backend in self._workers:
+            backend.health.spawned()
+            backend.health.log.runtime(RUNTIME_TARGET, why)
+        self._changed()
+
+    async def clear(self) -> None:
+        """End those that have retired, and wait until they are gone. Then ``begin`` can be called again."""
+        for backend in self._retired:
+            backend.stop()
+        self._cleared = trio.Event()
+        self._changed()
+        await self._cleared.wait()
+
+    def _make(self) -> tuple[Backend, ...]:
+        return tuple(
+            Backend(number, self._settings, self._nursery, self._lifecycle, self._changed)
+            for number in range(self._settings.workers)
+        )
 
     def begin_none(self) -> None:
         """There is no model, and there will be no worker."""
@@ -65,9 +98,12 @@ class Fleet:
     def _changed(self) -> None:
         if self.state is not State.STARTING:
             self.settled.set()
-        if all(backend.ended for backend in self._workers):
-            self.settled.set()
-            self.ended.set()
+        self._retired = [backend for backend in self._retired if not backend.ended]
+        if not self._retired:
+            self._cleared.set()
+            if all(backend.ended for backend in self._workers):
+                self.settled.set()
+                self.ended.set()
         self._on_change()
 
     # What they are.
@@ -108,7 +144,7 @@ class Fleet:
     @property
     def respawns(self) -> int:
         """Workers that were started again."""
-        return sum(backend.health.respawns for backend in self._workers)
+        return self._past_respawns + sum(backend.health.respawns for backend in self._workers)
 
     @property
     def schema(self) -> bytes | None:
@@ -172,10 +208,12 @@ class Fleet:
 
     def stop(self) -> None:
         """End all workers: asked first, killed after the orchestrator's grace. Repeatable."""
-        for backend in self._workers:
+        for backend in (*self._retired, *self._workers):
             backend.stop()
+        self._changed()
 
     def kill(self) -> None:
         """End all workers at once."""
-        for backend in self._workers:
+        for backend in (*self._retired, *self._workers):
             backend.kill()
+        self._changed()

@@ -40,6 +40,7 @@ from cog_trio.refusals import (
     Rejected,
     not_ready,
 )
+from cog_trio.reloading import Reloading, Renewal
 from cog_trio.runs import Runs
 from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess
@@ -115,6 +116,8 @@ class PredictionService(Embedding):
         self._queue = Queue(self._fleet, settings.queue, settings.queue_timeout)
         self._runs = Runs(settings, workspace, self._queue, self._lifecycle, nursery.start_soon, output_folder)
         self._ending = Ending(settings, self._runs.open, self._fleet, self._webhooks)
+        self._reloading = Reloading(settings.drain_grace, self._runs.open, self._fleet, nursery.start_soon)
+        self._opened: Renewal | None = None  # with which model; None: with none
 
     def _start(
         self,
@@ -130,6 +133,7 @@ class PredictionService(Embedding):
             self._fleet.begin_none()
             return
         init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
+        self._opened = Renewal("", init, cwd, environment)
         self._fleet.begin(init, worker, cwd, environment)
         self._tell_health()
         if self.settings.ready_file is not None:
@@ -308,6 +312,25 @@ class PredictionService(Embedding):
         prediction.cancel()
         return True
 
+    def reload(self, why: str, *, init: Init | None = None, environment: Mapping[str, str] | None = None) -> None:
+        """Start the model again, in new workers: nothing new is begun, what runs gets the drain grace, then its workers
+        leave, and what is in the files now is set up. ``why`` is for the log, one line.
+
+        ``init`` and ``environment`` take the place of what the service was opened with. A setup that fails shows in
+        health, and the next call heals it. While the service drains nothing comes of it.
+
+        Raises:
+          NotReady: if the service was opened without a model.
+        """
+        if self._opened is None:
+            raise not_ready(self.health())
+        opened = self._opened
+        renewal = Renewal(
+            why, init or opened.init, opened.cwd, opened.environment if environment is None else environment
+        )
+        self._opened = renewal
+        self._reloading.ask(renewal)
+
     def shutdown(self) -> None:
         """Stop admitting and drain: what is in flight gets the grace, then is cancelled, then the worker ends.
 
@@ -317,6 +340,7 @@ class PredictionService(Embedding):
             self._ending.hurry()
             return
         self._ending.begun.set()
+        self._reloading.close()
         self._readiness.set(False)
         self._tell_health()
         self._queue.dissolve(self.health())

@@ -43,10 +43,10 @@ from cog_trio.parsers import (
     UPLOAD_URL,
     WHOLE_SECONDS,
     WORKERS,
-    Parser,
 )
 from cog_trio.parsers import FALSE as FALSE
 from cog_trio.parsers import TRUE as TRUE
+from cog_trio.rows import Option, row
 
 READY_FILE: Final = "/var/run/cog/ready"  # Cog's readiness file, written under Kubernetes
 CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}  # D37
@@ -58,41 +58,14 @@ class BadSetting(ValueError):
 
 
 @dataclass(frozen=True)
-class Option:
-    """One row of the table, beside its field's name and default."""
-
-    flag: str  # empty: set by the variable alone
-    parser: Parser
-    meaning: str
-    variable: str
-    default: Any = None  # of the field
-    shown: str = ""  # the default in words, where the value alone does not say it
-    aliases: tuple[str, ...] = ()
-    lenient: Parser | None = None  # the variable is Cog's: it is parsed by this, and a wrong value is only warned of
-    bare: bool = False  # the flag may stand alone, which means true
-    switch: bool = False  # the flag always stands alone
-    many: bool = False  # the flag may be repeated; the variable is a list with commas
-    container: bool = False  # a flag of the container entry too
-    client: bool = False  # a flag of run and train alone
-    secret: bool = False  # its value is never shown
-    field: str = ""
-
-
-def _row(default: Any, flag: str, parser: Parser, meaning: str, *, variable: str = "", **more: Any) -> Any:
-    named = variable or "COG_TRIO_" + flag.removeprefix("--").replace("-", "_").upper()
-    option = Option(flag, parser, meaning, named, default, **more)
-    return dataclasses.field(default=default, repr=not option.secret, metadata={"option": option})
-
-
-@dataclass(frozen=True)
 class Settings:
     """All that can be set; frozen. ``Settings()`` is what ``cog-trio serve`` does without flags and variables."""
 
-    host: str = _row("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too", container=True)
-    port: int = _row(8393, "--port", PORT, "TCP port; 0 takes a free one", container=True)
-    uds: str | None = _row(None, "--uds", PATH, "listen on this Unix socket instead")
-    fd: int | None = _row(None, "--fd", COUNT, "listen on this inherited descriptor instead")
-    max_concurrency: int | None = _row(
+    host: str = row("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too", container=True)
+    port: int = row(8393, "--port", PORT, "TCP port; 0 takes a free one", container=True)
+    uds: str | None = row(None, "--uds", PATH, "listen on this Unix socket instead")
+    fd: int | None = row(None, "--fd", COUNT, "listen on this inherited descriptor instead")
+    max_concurrency: int | None = row(
         None,
         "--max-concurrency",
         SLOTS,
@@ -101,14 +74,14 @@ class Settings:
         lenient=SLOTS,
         shown="`concurrency.max` of cog.yaml, `@concurrent`, else 1",
     )
-    workers: int = _row(1, "--workers", WORKERS, "worker processes, each with all of the model and its own slots")
-    gpus: tuple[str, ...] = _row(
+    workers: int = row(1, "--workers", WORKERS, "worker processes, each with all of the model and its own slots")
+    gpus: tuple[str, ...] = row(
         (),
         "--gpus",
         GPUS,
         "devices that are dealt to the workers, as `CUDA_VISIBLE_DEVICES`: `0,1`, or how many; `3,` is one by its name",
     )
-    setup_timeout: float | None = _row(
+    setup_timeout: float | None = row(
         None,
         "--setup-timeout",
         SECONDS,
@@ -116,35 +89,35 @@ class Settings:
         variable="COG_SETUP_TIMEOUT",
         lenient=WHOLE_SECONDS,
     )
-    queue: int = _row(0, "--queue", COUNT, "predictions that may wait for a slot; the next one gets 409 at once")
-    queue_timeout: float = _row(60.0, "--queue-timeout", SECONDS, "seconds that a prediction may wait for a slot")
-    predict_timeout: float | None = _row(
+    queue: int = row(0, "--queue", COUNT, "predictions that may wait for a slot; the next one gets 409 at once")
+    queue_timeout: float = row(60.0, "--queue-timeout", SECONDS, "seconds that a prediction may wait for a slot")
+    predict_timeout: float | None = row(
         None, "--predict-timeout", SECONDS, "seconds from the start of a prediction until it is stopped and has failed"
     )
-    cancel_grace: float | None = _row(
+    cancel_grace: float | None = row(
         None,
         "--cancel-grace",
         GRACE,
         "seconds that a prediction may go on when it is cancelled or over its time limit; then its worker is killed",
     )
-    drain_grace: float = _row(
+    drain_grace: float = row(
         30.0,
         "--drain-grace",
         GRACE,
         "seconds that predictions in flight get at shutdown",
         aliases=("--timeout-graceful-shutdown",),
     )
-    webhook_grace: float = _row(
+    webhook_grace: float = row(
         10.0, "--webhook-grace", GRACE, "seconds that the last webhooks get at shutdown, once nothing runs any more"
     )
-    respawn: bool = _row(
+    respawn: bool = row(
         False,
         "--respawn",
         TRUTH,
         "start another worker when one is lost, after a pause of 1 to 60 seconds; bare, or true or false",
         bare=True,
     )
-    await_explicit_shutdown: bool = _row(
+    await_explicit_shutdown: bool = row(
         False,
         "--await-explicit-shutdown",
         TRUTH,
@@ -152,7 +125,7 @@ class Settings:
         bare=True,
         container=True,
     )
-    upload_url: str | None = _row(
+    upload_url: str | None = row(
         None,
         "--upload-url",
         UPLOAD_URL,
@@ -160,12 +133,12 @@ class Settings:
         container=True,
         secret=True,
     )
-    upload_timeout: float = _row(
+    upload_timeout: float = row(
         25.0, "--upload-timeout", SECONDS, "seconds without progress until one of three tries of an upload is given up"
     )
-    download_limit: int | None = _row(None, "--download-limit", SIZE, "bytes of one input that is fetched from a URL")
-    download_timeout: float = _row(600.0, "--download-timeout", SECONDS, "seconds in all for the inputs from URLs")
-    input_hosts: tuple[str, ...] = _row(
+    download_limit: int | None = row(None, "--download-limit", SIZE, "bytes of one input that is fetched from a URL")
+    download_timeout: float = row(600.0, "--download-timeout", SECONDS, "seconds in all for the inputs from URLs")
+    input_hosts: tuple[str, ...] = row(
         (),
         "--input-hosts",
         HOST_PATTERN,
@@ -174,12 +147,12 @@ class Settings:
         shown="all",
         many=True,
     )
-    body_limit: int = _row(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
-    log_limit: int = _row(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
-    stream_grace: float = _row(
+    body_limit: int = row(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
+    log_limit: int = row(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
+    stream_grace: float = row(
         0.0, "--stream-grace", GRACE, "seconds from the drop of a stream to the end of the prediction that it created"
     )
-    stream_history: int = _row(
+    stream_history: int = row(
         1024,
         "",
         COUNT,
@@ -187,7 +160,7 @@ class Settings:
         variable="COG_STREAM_HISTORY_CAPACITY",
         lenient=COUNT,
     )
-    throttle_interval: float = _row(
+    throttle_interval: float = row(
         0.5,
         "",
         GRACE,
@@ -195,65 +168,65 @@ class Settings:
         variable="COG_THROTTLE_RESPONSE_INTERVAL",
         lenient=GRACE,
     )
-    webhook_secret: str | None = _row(
+    webhook_secret: str | None = row(
         None,
         "--webhook-secret",
         SIGNING_SECRET,
         "signs webhooks as Standard Webhooks have it: base64, `whsec_` in front or not",
         secret=True,
     )
-    webhook_auth_token: str | None = _row(
+    webhook_auth_token: str | None = row(
         None, "", TOKEN, "bearer token sent with webhooks", variable="WEBHOOK_AUTH_TOKEN", secret=True
     )
-    auth_token: str | None = _row(
+    auth_token: str | None = row(
         None,
         "--auth-token",
         BEARER,
         "bearer token that requests must carry, but for probes; better by the variable: flags are seen by all users",
         secret=True,
     )
-    cors_origins: tuple[str, ...] = _row(
+    cors_origins: tuple[str, ...] = row(
         (),
         "--cors-origin",
         ORIGIN,
         "an origin whose web pages may use this server; may be repeated",
         many=True,
     )
-    certfile: str | None = _row(
+    certfile: str | None = row(
         None,
         "--certfile",
         PATH,
         "PEM file of certificate and chain: the server speaks TLS",
         aliases=("--ssl-certfile",),
     )
-    keyfile: str | None = _row(
+    keyfile: str | None = row(
         None, "--keyfile", PATH, "PEM file of the certificate's key, not encrypted", aliases=("--ssl-keyfile",)
     )
-    timeout_keep_alive: float = _row(
+    timeout_keep_alive: float = row(
         75.0, "--timeout-keep-alive", SECONDS, "seconds that a connection without a request stays open"
     )
-    header_timeout: float = _row(
+    header_timeout: float = row(
         30.0, "--header-timeout", SECONDS, "seconds for the head of a request, and for a body that makes no progress"
     )
-    write_timeout: float = _row(
+    write_timeout: float = row(
         30.0, "--write-timeout", SECONDS, "seconds until a client that takes nothing is given up"
     )
-    limit_connections: int = _row(10_000, "--limit-connections", SOME, "open connections at once")
-    backlog: int = _row(2048, "--backlog", SOME, "connections that wait to be accepted")
-    retain: int = _row(256, "--retain", COUNT, "finished predictions that can still be read; 0 keeps none")
-    retain_age: float = _row(3600.0, "--retain-age", GRACE, "seconds that a finished prediction can be read")
-    retain_bytes: int = _row(64 * 2**20, "--retain-bytes", KEPT, "bytes of all finished predictions that are kept")
-    ready_file: str | None = _row(
+    limit_connections: int = row(10_000, "--limit-connections", SOME, "open connections at once")
+    backlog: int = row(2048, "--backlog", SOME, "connections that wait to be accepted")
+    retain: int = row(256, "--retain", COUNT, "finished predictions that can still be read; 0 keeps none")
+    retain_age: float = row(3600.0, "--retain-age", GRACE, "seconds that a finished prediction can be read")
+    retain_bytes: int = row(64 * 2**20, "--retain-bytes", KEPT, "bytes of all finished predictions that are kept")
+    ready_file: str | None = row(
         None,
         "--ready-file",
         PATH,
         "file that exists while the model is ready",
         shown=f"`{READY_FILE}` under Kubernetes, else none",
     )
-    log_level: str = _row(
+    log_level: str = row(
         "info", "--log-level", LEVEL, "debug, info, warning or error", variable="COG_LOG_LEVEL", lenient=LEVEL
     )
-    log_format: Literal["console", "json"] = _row(
+    log_format: Literal["console", "json"] = row(
         "json",
         "--log-format",
         FORMAT,
@@ -262,14 +235,14 @@ class Settings:
         lenient=FORMAT,
         shown="console on a terminal, else json; container: json",
     )
-    root_path: str = _row(
+    root_path: str = row(
         "",
         "--root-path",
         PREFIX,
         "path under which a proxy shows this server, like `/models/a`; requests may carry it or not",
         shown="none",
     )
-    url: str | None = _row(
+    url: str | None = row(
         None,
         "--url",
         REMOTE_URL,
@@ -277,14 +250,20 @@ class Settings:
         client=True,
         secret=True,  # for those who write a password into it
     )
-    cafile: str | None = _row(
+    cafile: str | None = row(
         None, "--cafile", PATH, "PEM file of the certificates that the server at `--url` is trusted by", client=True
     )
-    access_log: bool = _row(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
+    reload: bool = row(
+        False, "--reload", TRUTH, "start the model again when its Python files or cog.yaml change", bare=True
+    )
+    reload_dir: tuple[str, ...] = row(
+        (), "--reload-dir", PATH, "watch the Python files of this folder too; implies --reload", many=True
+    )
+    access_log: bool = row(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
 
 
 OPTIONS: Final[tuple[Option, ...]] = tuple(
-    dataclasses.replace(row.metadata["option"], field=row.name) for row in dataclasses.fields(Settings)
+    dataclasses.replace(field.metadata["option"], field=field.name) for field in dataclasses.fields(Settings)
 )
 
 
@@ -330,6 +309,8 @@ def read(
             warnings.append(f"RUST_LOG={environ['RUST_LOG']!r} is ignored: only a plain level word is understood")
         else:
             values["log_level"] = level
+    if values.get("reload_dir"):
+        values["reload"] = True
     if values.get("uds") is not None and values.get("fd") is not None:
         raise BadSetting("--uds and --fd exclude each other")
     for given, absent in (("certfile", "keyfile"), ("keyfile", "certfile")):
@@ -351,6 +332,8 @@ def worker_variables(settings: Settings, number: int = 0) -> dict[str, str]:
     if settings.gpus:  # dealt like cards; with fewer devices than workers they are shared
         mine = settings.gpus[number % len(settings.gpus) :: settings.workers]
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+    if settings.reload:  # bytecode is told apart by whole seconds: two saves within one would look alike
+        variables["PYTHONDONTWRITEBYTECODE"] = "1"
     if settings.input_hosts:
         variables["COG_TRIO_INPUT_HOSTS"] = ",".join(settings.input_hosts)
     return variables

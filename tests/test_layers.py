@@ -27,7 +27,15 @@ def _table(heading: str) -> Iterator[list[str]]:
 
 MAP: Final = {cells[0].strip("`"): set(re.findall(r"`([\w.]+)`", cells[-1])) for cells in _table("Map")}
 OWNERS: Final = {path for cells in _table("Nurseries") for path in re.findall(r"`([\w/.]+)`", cells[1])}
-RUNNERS: Final = {"cli/program.py", "cli/local.py", "cli/remote.py", "cli/document.py", "cli/examine.py", "worker/loop.py", "worker/trio.py"}
+RUNNERS: Final = {
+    "cli/program.py",
+    "cli/local.py",
+    "cli/remote.py",
+    "cli/document.py",
+    "cli/examine.py",
+    "worker/loop.py",
+    "worker/trio.py",
+}
 
 
 def _inside(file: Path) -> str:

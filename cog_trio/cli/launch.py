@@ -9,7 +9,7 @@ stands.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -35,6 +35,7 @@ class Launch:
     environment: dict[str, str]  # of the worker, over ours
     warnings: tuple[str, ...] = ()
     terminal: bool = False  # somebody looks at it: show the first screen
+    again: Callable[[], Launch] | None = None  # the same, with cog.yaml read anew
 
 
 def launch(plan: Launch) -> int:
@@ -46,6 +47,11 @@ def launch(plan: Launch) -> int:
             make_context(plan.settings.certfile, plan.settings.keyfile)
         except BadCertificate as error:
             return fail(plan.name, str(error), USAGE)
+    if plan.settings.reload:
+        from cog_trio.cli.watch import obstacle
+
+        if (why := obstacle(plan.settings)) is not None:
+            return fail(plan.name, why, USAGE)
     with noted_signals() as early, spawn(plan.folder, _variables(plan)) as process:
         from cog_trio.cli.program import serve
 

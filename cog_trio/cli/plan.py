@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import click
 
@@ -51,4 +52,5 @@ def plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mo
         target.config.unset(environ),
         (*target.config.warnings, *warnings),
         terminal and chosen.log_format == "console",
+        partial(plan, model, flags, terminal, x_mode),
     )

@@ -60,6 +60,10 @@ async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -
                 return fail(plan.name, str(error), CANNOT_LISTEN)
             log.info("Listening on %s", ", ".join(urls), extra={"urls": urls})
             nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown)
+            if plan.settings.reload:
+                from cog_trio.cli.watch import watch
+
+                nursery.start_soon(watch, service, plan)
             if plan.terminal:
                 nursery.start_soon(first_screen, service, urls, plan.predict or plan.train or "")
             await service.wait_stopped()
