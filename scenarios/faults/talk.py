@@ -19,6 +19,7 @@ from wsproto.events import (
     Request,
     TextMessage,
 )
+from wsproto.utilities import LocalProtocolError
 
 READ: Final = 2**16  # bytes
 
@@ -64,15 +65,19 @@ class Talk:
 
     async def close(self) -> None:
         """Say goodbye, and hear it."""
-        await self._send(CloseConnection(1000))
         try:
+            await self._send(CloseConnection(1000))
             while True:
                 await self._next()
         except Closed:
             return
 
     async def _send(self, event: Event) -> None:
-        await self.stream.send_all(self._wire.send(event))
+        try:
+            data = self._wire.send(event)
+        except LocalProtocolError as error:  # the other side has begun to close it
+            raise Closed(str(error)) from error
+        await self.stream.send_all(data)
 
     async def _next(self) -> Event:
         while not self._came:

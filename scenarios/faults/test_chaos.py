@@ -35,5 +35,5 @@ async def test_chaos(model: str, number: int) -> None:
     kind: Kind = draw_kind(rng, model, rng.choice(ENDS[model][number]))
     print(f"seed {SEED}: {kind}")
     with trio.fail_after(150):
-        life = await live(rng, 3.0, 2, kind)
+        life = await live(rng, 2.5, 2, kind)
     assert life.ledger.statuses["succeeded"] > 10, life.ledger
