@@ -107,9 +107,9 @@ async def handshake(stream: trio.SocketStream, context: ssl.SSLContext) -> TlsSt
     secured = TlsStream(stream, context)
     try:
         await secured.do_handshake()
-    except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+    except Exception as error:
         cause = error.__cause__ or error
-        log.debug("a handshake failed: %s", one_line(cause))
+        log.debug("a handshake failed: %s", one_line(cause), exc_info=error)  # whatever it is, it ends this one alone
         if isinstance(cause, ssl.SSLError) and cause.reason == "HTTP_REQUEST":
             await tell(stream, _PLAIN)
         await trio.aclose_forcefully(stream)
