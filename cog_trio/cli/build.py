@@ -68,6 +68,7 @@ class Build:
     environment: Mapping[str, str] = field(default_factory=dict)  # while building
     gpu: bool = False
     warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()  # keys that nobody reads, one line each
 
     @property
     def runtime_required(self) -> bool:
@@ -106,6 +107,7 @@ def read_build(folder: Path) -> Build:
         _one_line(fields.get("environment")),
         _truth(fields.get("gpu")),
         (*config.warnings, *_warnings(top, fields, config)),
+        tuple(_unknown(top, fields)),
     )
 
 
@@ -200,11 +202,13 @@ def _warnings(top: Mapping[str, Mark], fields: Mapping[str, Mark], config: Confi
             yield f"{where}: the image has no CUDA of its own; a wheel brings it, or a base image (--base)"
         elif name == "python_version" and mark.is_a("float"):
             yield f"{where}: write it in quotes, other readers take {mark.raw} for a number"
-        elif name not in READ and name not in IGNORED:
-            yield f"{where} is unknown and ignored"
-    for name, mark in top.items():
-        if name not in KEYS and name not in BUILD_KEYS:
-            yield f"{mark.path}:{mark.line}: {name} is unknown and ignored"
     for name in config.environment:
         if REFUSED.fullmatch(name):
             yield f"{top['environment'].path}:{top['environment'].line}: cog build refuses to set {name}"
+
+
+def _unknown(top: Mapping[str, Mark], fields: Mapping[str, Mark]) -> Iterator[str]:
+    for known, marks in (((*KEYS, *BUILD_KEYS), top), ((*READ, *IGNORED), fields)):
+        for name, mark in marks.items():
+            if name not in known:
+                yield f"{mark.path}:{mark.line}: {mark.key} is unknown and ignored"

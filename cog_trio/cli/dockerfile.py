@@ -43,7 +43,7 @@ def command(folder: Path, output: str, base: str | None, user: int | None, force
         raise click.ClickException(str(error)) from error
     if build.config.predict is None and build.config.train is None:
         raise click.ClickException(f"{folder / FILE} names no model: it has none of run, predict and train")
-    for warning in build.warnings:
+    for warning in (*build.warnings, *build.unknown):
         print(f"{options.NAME}: warning: {warning}", file=sys.stderr)
     text = render(build, Image(runtime or f"cog-trio=={version('cog-trio')}", base, user))
     if output == "-":

@@ -75,6 +75,9 @@ def _read(target: Target) -> Iterator[Finding]:
         yield from older_key(target.folder / FILE)
         try:
             build = read_build(target.folder)
+            for line in build.unknown:
+                where, _, text = line.partition(": ")
+                yield Finding("hint", where, text)
         except (BadModel, BadFile) as error:  # serving does not need the build section: no problem of this machine
             yield Finding("hint", str(target.folder / FILE), f"no image can be built: {error}")
     for reference, train in ((target.predict, False), (target.train, True)):

@@ -46,11 +46,11 @@ def read_requirements(folder: Path, mark: Mark | None) -> Requirements:
     if mark is None or mark.empty:
         return Requirements()
     files: dict[str, None] = {}
-    waiting = [(mark.text("the name of a file"), f"{mark.path}:{mark.line}: {mark.key}")]
+    waiting = [(mark.text("the name of a file"), f"{mark.path}:{mark.line}: {mark.key}", True)]
     hashed = False
     names: set[str] = set()
     while waiting:
-        file, where = waiting.pop(0)
+        file, where, installs = waiting.pop(0)
         file = os.path.normpath(file)
         if file in files:
             continue
@@ -65,10 +65,11 @@ def read_requirements(folder: Path, mark: Mark | None) -> Requirements:
             if include := INCLUDE.fullmatch(line):
                 name = include["file"].strip()
                 if "://" not in name:
-                    waiting.append((os.path.join(os.path.dirname(file), name), where))
+                    path = os.path.join(os.path.dirname(file), name)
+                    waiting.append((path, where, installs and not line.startswith(("-c", "--c"))))
             elif _is_path(line):
                 raise BadFile(f"{where}: {line[:60]} is a path: the model's files are not there yet when pip runs")
-            elif found := NAME.match(line):
+            elif installs and (found := NAME.match(line)):  # a constraint alone brings nothing
                 names.add(normalized(found["name"]))
     return Requirements(tuple(files), hashed, frozenset(names))
 

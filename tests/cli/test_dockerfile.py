@@ -41,7 +41,8 @@ def folder(tmp_path: Path) -> Path:
         "cog_trio[cli]\\\n  ==0.1.0\ntorch @ https://example.org/torch.whl\ngit+https://example.org/x@v1\n"
     )
     (tmp_path / "more" / "base.txt").write_text("-r requirements.txt\nsix\n")
-    (tmp_path / "limits.txt").write_text("six<2\n")
+    (tmp_path / "limits.txt").write_text("six<2\ncog-trio<9\n")
+    (tmp_path / "limited.txt").write_text("-c limits.txt\nsix\n")
     (tmp_path / "hashed.txt").write_text(f"six==1.16.0 \\\n  --hash=sha256:{'0' * 64}\n")
     (tmp_path / "cog_trio-0.1.0-py3-none-any.whl").touch()
     return tmp_path
@@ -112,6 +113,11 @@ def test_requirements_files_are_followed_and_installed_in_one_go(folder: Path) -
         'COPY ["limits.txt", "/tmp/cog-trio/limits.txt"]',
     ]
     assert "RUN python -m pip install --no-cache-dir -r /tmp/cog-trio/more/requirements.txt" in lines
+
+
+def test_a_constraint_on_cog_trio_does_not_install_it(folder: Path) -> None:
+    lines = _lines(_run(folder, PLAIN + "build: {python_requirements: limited.txt}\n"))
+    assert "RUN python -m pip install --no-cache-dir cog-trio==0.1.0 -r /tmp/cog-trio/limited.txt" in lines
 
 
 def test_hashed_requirements_are_installed_by_themselves(folder: Path) -> None:

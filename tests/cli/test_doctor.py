@@ -205,6 +205,18 @@ def test_imports_that_no_requirement_names_are_hints(tmp_path: Path) -> None:
     ]
 
 
+def test_keys_that_nobody_reads_are_hints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "predict.py").write_text("x = (\n")
+    (tmp_path / "cog.yaml").write_text("run: predict.py\nenv: [A=1]\nbuild:\n  novel: 1\n  gpu: true\n")
+    doctor.command([str(tmp_path)], standalone_mode=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition("/")[2] for line in lines[:2]] == [
+        "cog.yaml:2: hint: env is unknown and ignored",
+        "cog.yaml:4: hint: build.novel is unknown and ignored",
+    ]
+    assert len(lines) == 3
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
