@@ -182,6 +182,7 @@ class PredictionService(Embedding):
         return self._runs.open.get(id)
 
     def statistics(self) -> Statistics:
+        """The service in numbers, now."""
         finished, queued = self._lifecycle.finished, len(self._queue)
         return Statistics(
             slots=self._fleet.capacity,

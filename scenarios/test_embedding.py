@@ -164,14 +164,15 @@ async def test_services_side_by_side_nested_and_one_after_the_other(mark: str) -
     """Given three services of two models in one process, two of them with servers of their own on free ports, when
     they are used at once and shut down one by one, then none is touched by what happens to another."""
     with trio.fail_after(90):
-        async with open_service(MODELS / "echo.py") as echo, open_service(EXAMPLES / "hello") as hello:
+        hello_settings = Settings(port=0)
+        async with (
+            open_service(MODELS / "echo.py") as echo,
+            open_service(EXAMPLES / "hello", settings=hello_settings) as hello,
+        ):
             await echo.wait_ready()
             await hello.wait_ready()
             async with trio.open_nursery() as nursery, httpx.AsyncClient(timeout=20, trust_env=False) as client:
-                urls = []
-                for service in (echo, hello):
-                    (url,) = await nursery.start(serve_http, service, Settings(port=0))
-                    urls.append(url)
+                urls = [*await nursery.start(serve_http, echo, Settings(port=0)), *await nursery.start(serve_http, hello)]
                 assert urls[0] != urls[1]
                 shouted = await client.post(f"{urls[1]}/predictions", json={"input": {"name": "you"}})
                 assert shouted.json()["output"] == "hello you"

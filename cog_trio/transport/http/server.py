@@ -88,11 +88,14 @@ def _config(max_requests: int, max_message: int) -> Config:
 
 async def serve_http(
     service: PredictionService,
-    settings: Settings,
+    settings: Settings | None = None,
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the prediction API until cancelled; ``started`` gives the bound URLs.
+
+    ``settings``: where and how; those of the service unless said. It goes on when the service is shut down, and refuses
+    what is new; ``service.wait_stopped`` tells when nothing is left that clients could ask for.
 
     Raises:
       CannotListen: before ``started``.
@@ -100,6 +103,7 @@ async def serve_http(
     from cog_trio.observe.metrics import observing
     from cog_trio.transport.http.routes import make_app
 
+    settings = settings or service.settings
     tls = None
     if settings.certfile is not None and settings.keyfile is not None:
         try:
