@@ -16,7 +16,7 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError,
 
 from cog_trio.cli.display import Display
 from cog_trio.cli.exchange import show_event
-from cog_trio.cli.server import Gone, Server, refusal
+from cog_trio.cli.server import Gone, Refused, Server, refusal
 from cog_trio.client import error_reason, tls_context
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LARGEST: Final = 2**31  # bytes of a message: an output with its files
 CONNECT: Final = 10.0  # seconds
 CLOSE: Final = 2.0  # seconds
+NO_SOCKET: Final = (404, 405, 426)  # what servers say that have none
 
 
 async def converse(
@@ -51,6 +52,8 @@ async def converse(
         ) as socket:
             return await _Talk(socket, display, console, stop).run(values)
     except ConnectionRejected as rejected:
+        if rejected.status_code in NO_SOCKET:
+            raise Refused(f"{server.url} takes no WebSocket: name it by http or https") from rejected
         raise refusal(rejected.status_code, rejected.body or b"") from rejected
     except HandshakeError as error:
         raise Gone(f"{server.url} can't be reached: {error_reason(error)}") from error
