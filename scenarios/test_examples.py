@@ -62,6 +62,16 @@ async def test_concurrent_runs_four_at_once(serve: Serve) -> None:
     assert "4 at once" in "".join(seen["logs"] for seen in ends)
 
 
+async def test_pipeline_answers_in_batches(serve: Serve) -> None:
+    """Given the pipeline example, when a text is sent, then each of its words is answered, those of one batch together."""
+    with trio.fail_after(60):
+        async with serve(EXAMPLES / "pipeline") as server:
+            reply = (await server.predict({"text": "a small boat"})).json()
+    assert reply["status"] == "succeeded", reply["error"]
+    assert sorted(reply["output"]) == [f"{word} (one of 3)" for word in ("A", "BOAT", "SMALL")]
+    assert sorted(reply["logs"].splitlines()) == [f"asking for {word}" for word in ("a", "boat", "small")]
+
+
 async def test_train_learns_and_runs_on_its_weights(serve: Serve, tmp_path: Path) -> None:
     """Given the train example, when it is trained on a text and served again with the weights, then it says what it
     has learned."""
