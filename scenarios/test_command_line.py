@@ -13,8 +13,9 @@ import httpx
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.rig import EXAMPLES, MODELS, SOON
+from cog_trio.testing import ServeModel
+from cog_trio.testing.server import SOON
+from scenarios.places import EXAMPLES, MODELS
 
 CONTAINER = ("-m", "cog_trio.server.http")
 
@@ -56,7 +57,7 @@ async def test_D38_wrong_start_is_one_line_and_exit_2(arguments: list[str], word
     assert said.count("\n") == 1
 
 
-async def test_D38_port_in_use_is_one_line_and_exit_1(serve: Serve) -> None:
+async def test_D38_port_in_use_is_one_line_and_exit_1(serve_model: ServeModel) -> None:
     """Given a port that somebody listens on, when a server is to use it, then one line, and exit 1."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -68,11 +69,11 @@ async def test_D38_port_in_use_is_one_line_and_exit_1(serve: Serve) -> None:
     assert said.count("\n") == 1
 
 
-async def test_container_entry_serves_what_the_variables_say(serve: Serve, tmp_path: Path) -> None:
+async def test_container_entry_serves_what_the_variables_say(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given PORT and COG_PREDICT_TYPE_STUB, when the container entry starts, then it serves that model there."""
     shutil.copy(MODELS / "echo.py", tmp_path)
     with trio.fail_after(60):
-        async with serve(
+        async with serve_model(
             "-",
             "--host",
             "127.0.0.1",
@@ -83,7 +84,7 @@ async def test_container_entry_serves_what_the_variables_say(serve: Serve, tmp_p
             assert (await server.predict({"text": "in a container"})).json()["output"] == "in a container"
 
 
-async def test_container_entry_reads_cog_yaml(serve: Serve, tmp_path: Path) -> None:
+async def test_container_entry_reads_cog_yaml(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a folder with a cog.yaml and no variable but PORT, when the container entry starts, then it serves it,
     with its environment set before the model is imported."""
     (tmp_path / "predict.py").write_text(
@@ -91,19 +92,21 @@ async def test_container_entry_reads_cog_yaml(serve: Serve, tmp_path: Path) -> N
     )
     (tmp_path / "cog.yaml").write_text("run: predict.py:run\nenvironment:\n  - WORD=yes\n")
     with trio.fail_after(60):
-        async with serve("-", "--host", "127.0.0.1", command=CONTAINER, cwd=tmp_path, env={"PORT": "0"}) as server:
+        async with serve_model(
+            "-", "--host", "127.0.0.1", command=CONTAINER, cwd=tmp_path, env={"PORT": "0"}
+        ) as server:
             assert (await server.predict()).json()["output"] == f"yes of {tmp_path}"
 
 
 async def test_D38_container_without_a_model_exits_1_and_with_a_missing_one_is_setup_failed(
-    serve: Serve, tmp_path: Path
+    serve_model: ServeModel, tmp_path: Path
 ) -> None:
     """Given no model at all, then exit 1; given a file that is not there, then the server lives: SETUP_FAILED."""
     code, said = await _run(*CONTAINER, cwd=tmp_path)
     assert code == 1
     assert "COG_PREDICT_TYPE_STUB" in said
     with trio.fail_after(60):
-        async with serve(
+        async with serve_model(
             "-",
             "--host",
             "127.0.0.1",
@@ -115,11 +118,11 @@ async def test_D38_container_without_a_model_exits_1_and_with_a_missing_one_is_s
             assert "missing.py" in (await server.health())["setup"]["logs"]
 
 
-async def test_unix_socket(serve: Serve, tmp_path: Path) -> None:
+async def test_unix_socket(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given --uds, when the server runs, then it answers there, and the socket is removed at its end."""
     path = tmp_path / "socket"
     with trio.fail_after(60):
-        async with serve(EXAMPLES / "hello", "--uds", str(path), status=None) as server:
+        async with serve_model(EXAMPLES / "hello", "--uds", str(path), status=None) as server:
             transport = httpx.AsyncHTTPTransport(uds=str(path))
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 with trio.fail_after(SOON):
@@ -130,11 +133,11 @@ async def test_unix_socket(serve: Serve, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-async def test_ready_file_is_there_while_ready(serve: Serve, tmp_path: Path) -> None:
+async def test_ready_file_is_there_while_ready(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given --ready-file, when the model is ready, then the file is there; when the server has ended, it is not."""
     path = tmp_path / "run" / "ready"
     with trio.fail_after(60):
-        async with serve(EXAMPLES / "hello", "--ready-file", str(path)) as server:
+        async with serve_model(EXAMPLES / "hello", "--ready-file", str(path)) as server:
             with trio.fail_after(SOON):
                 while not path.exists():
                     await trio.sleep(0.02)

@@ -9,24 +9,25 @@ from typing import Any
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.rig import GONE, POLL, marked, nothing_left
+from cog_trio.testing import ServeModel
+from cog_trio.testing.processes import GONE, POLL, marked, nothing_left
+from scenarios.processes import worker_of
 
 
 @pytest.mark.parametrize(("how", "error"), [("raise", "boom"), ("exit", "SystemExit"), ("interrupt", "Keyboard")])
-async def test_a_run_that_fails_leaves_the_worker_alive(serve: Serve, how: str, error: str) -> None:
+async def test_a_run_that_fails_leaves_the_worker_alive(serve_model: ServeModel, how: str, error: str) -> None:
     """Given a model that raises or exits, when it runs, then that prediction fails with the type named, its logs
     are kept, and the same worker serves the next one."""
     with trio.fail_after(60):
-        async with serve("fragile.py") as server:
-            worker = server.worker().pid
+        async with serve_model("fragile.py") as server:
+            worker = worker_of(server).pid
             reply = await server.predict({"how": how})
             assert reply.status_code == 200
             assert reply.json()["status"] == "failed"
             assert error in reply.json()["error"]
             assert "started" in reply.json()["logs"]
             assert (await server.predict()).json()["output"] == "return"
-            assert server.worker().pid == worker
+            assert worker_of(server).pid == worker
 
 
 async def _fails_by(server: Any, how: str, words: list[str]) -> None:
@@ -42,7 +43,7 @@ async def _fails_by(server: Any, how: str, words: list[str]) -> None:
         if how == "return":
             await server.until("BUSY")
             await server.until_logs("last", "started")
-            os.kill(server.worker().pid, signal.SIGKILL)
+            os.kill(worker_of(server).pid, signal.SIGKILL)
     assert outcome["code"] == 200
     assert outcome["status"] == "failed"
     assert all(word in outcome["error"] for word in words), outcome["error"]
@@ -54,7 +55,7 @@ async def _fails_by(server: Any, how: str, words: list[str]) -> None:
     assert (await server.client.get("/")).status_code == 200
     assert (await server.look("last"))["status"] == "failed"
     with trio.fail_after(GONE):
-        while [process.pid for process in marked(server.mark)] != [server.process.pid]:
+        while marked(server.mark) != [server.process.pid]:
             await trio.sleep(POLL)
 
 
@@ -66,20 +67,22 @@ async def _fails_by(server: Any, how: str, words: list[str]) -> None:
         ("leave", ["Worker died", "9"]),
     ],
 )
-async def test_W6_worker_that_dies_fails_its_prediction_and_says_so(serve: Serve, how: str, words: list[str]) -> None:
+async def test_W6_worker_that_dies_fails_its_prediction_and_says_so(
+    serve_model: ServeModel, how: str, words: list[str]
+) -> None:
     """Given a running prediction, when its worker is killed or takes itself down, then the caller gets failed with
     the cause, health is DEFUNCT, creates get 503, HTTP is alive and nothing of the worker is left."""
     with trio.fail_after(60):
-        async with serve("fragile.py") as server:
+        async with serve_model("fragile.py") as server:
             await _fails_by(server, how, words)
 
 
 @pytest.mark.parametrize("how", ["return", "child"])
-async def test_D29_killed_parent_leaves_nothing(serve: Serve, how: str) -> None:
+async def test_D29_killed_parent_leaves_nothing(serve_model: ServeModel, how: str) -> None:
     """Given a running prediction, with a child that is deaf to SIGTERM, when the parent is killed, then worker and
     child are gone at once."""
     with trio.fail_after(60):
-        async with serve("fragile.py") as server:
+        async with serve_model("fragile.py") as server:
             server.expected = None
             await server.start("orphan", {"how": how, "seconds": 60})
             await server.until_logs("orphan", "started")
@@ -89,10 +92,10 @@ async def test_D29_killed_parent_leaves_nothing(serve: Serve, how: str) -> None:
             await nothing_left(server.mark)
 
 
-async def test_D29_killed_parent_leaves_nothing_while_the_interpreter_is_held(serve: Serve) -> None:
+async def test_D29_killed_parent_leaves_nothing_while_the_interpreter_is_held(serve_model: ServeModel) -> None:
     """Given a model that holds the interpreter, when the parent is killed, then the worker is gone at once."""
     with trio.fail_after(60):
-        async with serve("holds_gil.py") as server:
+        async with serve_model("holds_gil.py") as server:
             server.expected = None
             await server.start("held", {"millions": 1_000_000})
             await server.until_logs("held", "started")
@@ -101,10 +104,10 @@ async def test_D29_killed_parent_leaves_nothing_while_the_interpreter_is_held(se
             await nothing_left(server.mark)
 
 
-async def test_D29_parent_killed_during_setup_leaves_nothing(serve: Serve) -> None:
+async def test_D29_parent_killed_during_setup_leaves_nothing(serve_model: ServeModel) -> None:
     """Given a worker in a long setup, when the parent is killed, then the worker is gone at once."""
     with trio.fail_after(60):
-        async with serve("slow_setup.py", status="STARTING") as server:
+        async with serve_model("slow_setup.py", status="STARTING") as server:
             server.expected = None
             server.process.kill()
             await server.ended()

@@ -11,9 +11,7 @@ from typing import Any, Final
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.receiver import Receiver, open_receiver
-from scenarios.rig import Server
+from cog_trio.testing import ServeModel, Server, WebhookReceiver
 
 ROUNDS: Final = int(os.environ.get("COG_TRIO_ROUNDS", "10"))
 SLOTS: Final = 8
@@ -33,7 +31,7 @@ def check(name: str, state: dict[str, Any]) -> None:
     assert metrics == {"name": name, "parts": len(wanted)}
 
 
-async def ask(server: Server, receiver: Receiver, slot: int) -> None:
+async def ask(server: Server, receiver: WebhookReceiver, slot: int) -> None:
     for number in range(ROUNDS):
         name = f"s{slot}r{number}"
         fields = {"webhook": receiver.url, "webhook_events_filter": ["completed"]} if number % 10 == 0 else {}
@@ -42,15 +40,17 @@ async def ask(server: Server, receiver: Receiver, slot: int) -> None:
         check(name, reply.json())
         if fields:
             (webhook,) = await receiver.until(name)
-            assert webhook.raw == reply.content
+            assert webhook.content == reply.content
             receiver.came.remove(webhook)
 
 
 @pytest.mark.timeout(120 + ROUNDS)
-async def test_8_at_once_keep_their_lines_and_metrics(serve: Serve) -> None:
+async def test_8_at_once_keep_their_lines_and_metrics(
+    serve_model: ServeModel, webhook_receiver: WebhookReceiver
+) -> None:
     """Given a model that writes half lines around awaits, in tasks and in threads, when eight of its predictions run at
     once again and again, then every line and metric is in the reply and the webhook of its own prediction."""
     with trio.fail_after(60 + ROUNDS):
-        async with open_receiver() as receiver, serve("crowd.py") as server, trio.open_nursery() as nursery:
+        async with serve_model("crowd.py") as server, trio.open_nursery() as nursery:
             for slot in range(SLOTS):
-                nursery.start_soon(ask, server, receiver, slot)
+                nursery.start_soon(ask, server, webhook_receiver, slot)

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.rig import SOON, Server
+from cog_trio.testing import ServeModel, Server
+from cog_trio.testing.server import SOON
 
 
 async def _put(server: Server, id: str, input: dict[str, Any]) -> trio.SocketStream:
@@ -28,11 +28,13 @@ async def _put(server: Server, id: str, input: dict[str, Any]) -> trio.SocketStr
 @pytest.mark.parametrize(
     ("model", "input"), [("stuck.py", {"how": "sleep"}), ("waits.py", {"name": "it", "seconds": 30})]
 )
-async def test_disconnect_of_the_only_watcher_cancels(serve: Serve, model: str, input: dict[str, Any]) -> None:
+async def test_disconnect_of_the_only_watcher_cancels(
+    serve_model: ServeModel, model: str, input: dict[str, Any]
+) -> None:
     """Given a sync request for 30 s of work, when its socket closes, then the prediction is canceled soon, its
     finally block ran, and the slot is free."""
     with trio.fail_after(60):
-        async with serve(model) as server:
+        async with serve_model(model) as server:
             stream = await _put(server, "left", input)
             with trio.fail_after(SOON):
                 while (await server.client.get("/predictions/left")).status_code == 404:
@@ -45,10 +47,10 @@ async def test_disconnect_of_the_only_watcher_cancels(serve: Serve, model: str, 
             assert (await server.health())["status"] == "READY"
 
 
-async def test_D4_disconnect_of_one_of_two_watchers_changes_nothing(serve: Serve) -> None:
+async def test_D4_disconnect_of_one_of_two_watchers_changes_nothing(serve_model: ServeModel) -> None:
     """Given a sync request and a second one that joined it, when the first leaves, then the second gets its result."""
     with trio.fail_after(60):
-        async with serve("fragile.py") as server, trio.open_nursery() as nursery:
+        async with serve_model("fragile.py") as server, trio.open_nursery() as nursery:
             replies: list[int] = []
             stream = await _put(server, "shared", {"seconds": 2})
             with trio.fail_after(SOON):
@@ -66,10 +68,10 @@ async def test_D4_disconnect_of_one_of_two_watchers_changes_nothing(serve: Serve
     assert replies == [200]
 
 
-async def test_disconnect_never_ends_an_async_creation(serve: Serve) -> None:
+async def test_disconnect_never_ends_an_async_creation(serve_model: ServeModel) -> None:
     """Given an async creation that a sync PUT joined, when the joiner leaves, then the prediction goes on."""
     with trio.fail_after(60):
-        async with serve("fragile.py") as server:
+        async with serve_model("fragile.py") as server:
             await server.start("kept", {"seconds": 1.5})
             stream = await _put(server, "kept", {})
             await trio.sleep(0.3)
@@ -77,10 +79,10 @@ async def test_disconnect_never_ends_an_async_creation(serve: Serve) -> None:
             assert (await server.finished("kept"))["status"] == "succeeded"
 
 
-async def test_disconnect_again_and_again_loses_no_slot(serve: Serve) -> None:
+async def test_disconnect_again_and_again_loses_no_slot(serve_model: ServeModel) -> None:
     """Given one slot, when 50 clients send a request and leave at once, then the slot is free in the end."""
     with trio.fail_after(60):
-        async with serve("stuck.py") as server:
+        async with serve_model("stuck.py") as server:
             for number in range(50):
                 stream = await _put(server, f"p{number}", {"how": "sleep"})
                 await trio.sleep(0.001 * (number % 10))

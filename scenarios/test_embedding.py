@@ -32,7 +32,7 @@ from cog_trio import (
     serve_http,
 )
 from cog_trio.testing.processes import MARK, marked, nothing_left
-from scenarios.rig import EXAMPLES, MODELS
+from scenarios.places import EXAMPLES, MODELS
 
 PROGRAM = EXAMPLES / "embedding" / "program.py"
 THIRTY = MODELS / "thirty.py"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel
 
 
 @pytest.fixture
@@ -23,11 +23,13 @@ def _env(says: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", ["health.py", "health_async.py"])
-async def test_healthcheck_unhealthy_is_passing_and_predictions_go_on(serve: Serve, says: Path, model: str) -> None:
+async def test_healthcheck_unhealthy_is_passing_and_predictions_go_on(
+    serve_model: ServeModel, says: Path, model: str
+) -> None:
     """Given a check that says no, when health is asked, then UNHEALTHY with the reason, predictions still run,
     and as soon as the check says yes, READY."""
     with trio.fail_after(60):
-        async with serve(model, **_env(says)) as server:
+        async with serve_model(model, **_env(says)) as server:
             says.write_text("ill")
             seen = await server.health()
             assert seen["status"] == "UNHEALTHY"
@@ -37,10 +39,10 @@ async def test_healthcheck_unhealthy_is_passing_and_predictions_go_on(serve: Ser
             assert (await server.health())["status"] == "READY"
 
 
-async def test_healthcheck_that_raises_shows_the_exception(serve: Serve, says: Path) -> None:
+async def test_healthcheck_that_raises_shows_the_exception(serve_model: ServeModel, says: Path) -> None:
     """Given a check that raises, when health is asked, then UNHEALTHY and the text of the exception."""
     with trio.fail_after(60):
-        async with serve("health.py", **_env(says)) as server:
+        async with serve_model("health.py", **_env(says)) as server:
             says.write_text("raise")
             seen = await server.health()
     assert seen["status"] == "UNHEALTHY"
@@ -48,12 +50,12 @@ async def test_healthcheck_that_raises_shows_the_exception(serve: Serve, says: P
 
 
 @pytest.mark.parametrize("model", ["health.py", "health_async.py"])
-async def test_W27_healthcheck_timeout_leaves_the_slots_alone(serve: Serve, says: Path, model: str) -> None:
+async def test_W27_healthcheck_timeout_leaves_the_slots_alone(serve_model: ServeModel, says: Path, model: str) -> None:
     """Given a check that takes 30 s, when health is asked, then UNHEALTHY after 5 s, and a prediction that comes
     meanwhile is served at once."""
     seen: dict[str, Any] = {}
     with trio.fail_after(60):
-        async with serve(model, **_env(says)) as server:
+        async with serve_model(model, **_env(says)) as server:
             says.write_text("sleep")
             async with trio.open_nursery() as nursery:
 
@@ -70,11 +72,11 @@ async def test_W27_healthcheck_timeout_leaves_the_slots_alone(serve: Serve, says
     assert took < 15
 
 
-async def test_healthcheck_runs_while_the_slot_is_busy(serve: Serve, says: Path) -> None:
+async def test_healthcheck_runs_while_the_slot_is_busy(serve_model: ServeModel, says: Path) -> None:
     """Given a running prediction on the only slot, when health is asked, then BUSY, or UNHEALTHY if the check says
     so, and the prediction ends well."""
     with trio.fail_after(60):
-        async with serve("health.py", **_env(says)) as server:
+        async with serve_model("health.py", **_env(says)) as server:
             await server.start("long", {"seconds": 3})
             await server.until_logs("long", "started")
             assert (await server.health())["status"] == "BUSY"
@@ -83,11 +85,11 @@ async def test_healthcheck_runs_while_the_slot_is_busy(serve: Serve, says: Path)
             assert (await server.finished("long"))["status"] == "succeeded"
 
 
-async def test_W28_without_a_check_health_answers_while_the_interpreter_is_held(serve: Serve) -> None:
+async def test_W28_without_a_check_health_answers_while_the_interpreter_is_held(serve_model: ServeModel) -> None:
     """Given a model without a check in a long call that holds the interpreter, when health is asked, then BUSY
     at once."""
     with trio.fail_after(60):
-        async with serve("holds_gil.py") as server:
+        async with serve_model("holds_gil.py") as server:
             await server.start("held")
             await server.until_logs("held", "started")
             began = trio.current_time()

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel, Server
 from scenarios.models.edges import LINES
-from scenarios.rig import Server
+from scenarios.processes import worker_of
 
 SECRET = "s3cret-Token"
 BIG = "9" * 4300
+WHOLE = {"1.0": "1", "1e2": "100", "-0.0": "0", "1" + "0" * 40: "1" + "0" * 40, BIG: BIG, "-" + BIG: "-" + BIG}
 
 
 async def _post(server: Server, body: str) -> Any:
@@ -23,24 +24,24 @@ async def _post(server: Server, body: str) -> Any:
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])
-async def test_W9_setup_lines_are_whole_at_every_log_level(serve: Serve, level: str) -> None:
+async def test_W9_setup_lines_are_whole_at_every_log_level(serve_model: ServeModel, level: str) -> None:
     """Given a model that prints a lot in setup, when health says READY, then every line is there, in order, and the
     runtime's own line is the last."""
     with trio.fail_after(60):
-        async with serve("edges.py", "--log-level", level) as server:
+        async with serve_model("edges.py", "--log-level", level) as server:
             lines = (await server.health())["setup"]["logs"].split("\n")
     told = [line for line in lines if line.startswith("[coglet::setup] line")]
     assert told == [f"[coglet::setup] line {number}" for number in range(LINES)]
     assert lines[-1] == "[coglet] Server ready"
 
 
-async def test_W11_each_state_has_its_own_refusal_with_the_id(serve: Serve) -> None:
+async def test_W11_each_state_has_its_own_refusal_with_the_id(serve_model: ServeModel) -> None:
     """Given a worker that failed in setup, or died, when a prediction is posted, then 503 says which, with the id."""
     with trio.fail_after(60):
-        async with serve("bad_setup.py", status="SETUP_FAILED") as server:
+        async with serve_model("bad_setup.py", status="SETUP_FAILED") as server:
             failed = await server.predict(id="mine")
-        async with serve("echo.py") as server:
-            os.kill(server.worker().pid, signal.SIGKILL)
+        async with serve_model("echo.py") as server:
+            os.kill(worker_of(server).pid, signal.SIGKILL)
             await server.until("DEFUNCT")
             gone = await server.predict(id="mine")
     assert (failed.status_code, gone.status_code) == (503, 503)
@@ -50,10 +51,10 @@ async def test_W11_each_state_has_its_own_refusal_with_the_id(serve: Serve) -> N
     assert failed.json()["status"] == gone.json()["status"] == "failed"
 
 
-async def test_W23_W24_times_are_the_same_in_the_reply_and_when_read_later(serve: Serve) -> None:
+async def test_W23_W24_times_are_the_same_in_the_reply_and_when_read_later(serve_model: ServeModel) -> None:
     """Given a prediction that ran, when it is read again, then state, times and predict_time are those of the reply."""
     with trio.fail_after(60):
-        async with serve("edges.py") as server:
+        async with serve_model("edges.py") as server:
             reply = (await server.predict({"seconds": 0.05}, id="p")).json()
             read = await server.look("p")
     assert {**reply, "input": {"seconds": 0.05, "token": None}} == {**read, "input": {"token": None, **read["input"]}}
@@ -65,37 +66,33 @@ async def test_W23_W24_times_are_the_same_in_the_reply_and_when_read_later(serve
     assert 0.05 <= reply["metrics"]["predict_time"] <= (completed - created).total_seconds() + 0.1
 
 
-async def test_W35_an_output_file_that_is_missing_fails_and_is_named(serve: Serve) -> None:
+async def test_W35_an_output_file_that_is_missing_fails_and_is_named(serve_model: ServeModel) -> None:
     """Given a model that returns a path where no file is, then the prediction fails and names it."""
     with trio.fail_after(60):
-        async with serve("edges.py") as server:
+        async with serve_model("edges.py") as server:
             reply = (await server.predict({"end": "missing file"})).json()
     assert reply["status"] == "failed"
     assert "/no/such/file.png" in reply["error"]
     assert "output" not in reply
 
 
-@pytest.mark.parametrize(
-    ("given", "seen"),
-    [("1.0", "1"), ("1e2", "100"), ("-0.0", "0"), ("1" + "0" * 40, "1" + "0" * 40), (BIG, BIG), ("-" + BIG, "-" + BIG)],
-    ids=["1.0", "1e2", "-0.0", "41 digits", "4,300 digits", "4,300 digits and a sign"],
-)
-async def test_W44_D15_whole_numbers_arrive_exactly(serve: Serve, given: str, seen: str) -> None:
+async def test_W44_D15_whole_numbers_arrive_exactly(serve_model: ServeModel) -> None:
     """Given an input that is an int, when a whole number comes in any form and length, then run sees that int."""
     with trio.fail_after(60):
-        async with serve("edges.py") as server:
-            reply = await _post(server, f'{{"input":{{"n":{given}}}}}')
-            assert reply.status_code == 200, reply.text
-            assert reply.json()["output"] == seen
+        async with serve_model("edges.py") as server:
+            for given, seen in WHOLE.items():
+                reply = await _post(server, f'{{"input":{{"n":{given}}}}}')
+                assert reply.status_code == 200, reply.text
+                assert reply.json()["output"] == seen
             for number in ("9" * 4301, "-" + "9" * 4301, "1e999", "-1e999"):
                 assert (await _post(server, f'{{"input":{{"n":{number}}}}}')).status_code == 400
 
 
-async def test_W45_W46_faults_are_short_and_point_into_values(serve: Serve) -> None:
+async def test_W45_W46_faults_are_short_and_point_into_values(serve_model: ServeModel) -> None:
     """Given inputs that are wrong and long, then each fault has a path with the index of its own, and at most 100
     characters of the value."""
     with trio.fail_after(60):
-        async with serve("edges.py") as server:
+        async with serve_model("edges.py") as server:
             reply = await server.predict({"numbers": [1, "y" * 1000], "word": "z" * 1000, "token": [SECRET]})
     assert reply.status_code == 422
     assert [fault["loc"] for fault in reply.json()["detail"]] == [
@@ -108,11 +105,11 @@ async def test_W45_W46_faults_are_short_and_point_into_values(serve: Serve) -> N
     assert SECRET not in reply.text
 
 
-async def test_D42_a_secret_is_masked_wherever_it_could_show(serve: Serve) -> None:
+async def test_D42_a_secret_is_masked_wherever_it_could_show(serve_model: ServeModel) -> None:
     """Given an input that is a secret, when the model prints it, logs it and raises with it, then neither the reply,
     nor the read, nor a join, nor the server's log shows it."""
     with trio.fail_after(60):
-        async with serve("edges.py") as server:
+        async with serve_model("edges.py") as server:
             await server.start("p", {"token": SECRET, "end": "raise", "seconds": 0.3})
             join = await server.client.put("/predictions/p", json={}, headers={"prefer": "respond-async"})
             seen = await server.finished("p")
@@ -122,10 +119,10 @@ async def test_D42_a_secret_is_masked_wherever_it_could_show(serve: Serve) -> No
     assert SECRET not in join.text + str(seen) + str(server.log)
 
 
-async def test_W49_a_cancel_never_hits_the_next_run_of_its_id(serve: Serve) -> None:
+async def test_W49_a_cancel_never_hits_the_next_run_of_its_id(serve_model: ServeModel) -> None:
     """Given one id that is run, cancelled and run again at once, many times, then each cancel ends its own run only."""
     with trio.fail_after(60):
-        async with serve("edges.py") as server:
+        async with serve_model("edges.py") as server:
             for _ in range(30):
                 await server.start("p", {"seconds": 10})
                 assert await server.cancel("p") == 200
@@ -135,11 +132,11 @@ async def test_W49_a_cancel_never_hits_the_next_run_of_its_id(serve: Serve) -> N
                 assert (again.status_code, again.json()["status"], again.json()["output"]) == (200, "succeeded", "7")
 
 
-async def test_W50_errors_have_one_form_and_the_traceback_is_in_the_logs(serve: Serve) -> None:
+async def test_W50_errors_have_one_form_and_the_traceback_is_in_the_logs(serve_model: ServeModel) -> None:
     """Given code that raises, with a text or without, then error is one line, Type: text, and logs end in the
     traceback."""
     with trio.fail_after(60):
-        async with serve("edges.py") as server:
+        async with serve_model("edges.py") as server:
             told = (await server.predict({"end": "raise"})).json()
             bare = (await server.predict({"end": "bare"})).json()
     assert told["error"] == "ValueError: first line second line None"
@@ -150,9 +147,9 @@ async def test_W50_errors_have_one_form_and_the_traceback_is_in_the_logs(serve: 
         assert reply["logs"].endswith(last)
 
 
-async def test_W51_a_last_line_without_newline_belongs_to_its_own_run(serve: Serve) -> None:
+async def test_W51_a_last_line_without_newline_belongs_to_its_own_run(serve_model: ServeModel) -> None:
     """Given a run whose last print has no newline, then its logs have the text, and the next run's have not."""
     with trio.fail_after(60):
-        async with serve("edges.py") as server:
+        async with serve_model("edges.py") as server:
             replies = [(await server.predict()).json() for _ in range(3)]
     assert {reply["logs"] for reply in replies} == {"it ran None\nWARNING:root:with None\nno newline"}

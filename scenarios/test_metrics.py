@@ -12,8 +12,10 @@ from typing import Final
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from scenarios.conftest import Serve
-from scenarios.rig import POLL, SOON, Server
+from cog_trio.testing import ServeModel, Server
+from cog_trio.testing.processes import POLL
+from cog_trio.testing.server import SOON
+from scenarios.processes import worker_of
 
 NOBODY: Final = "http://127.0.0.1:9/"  # the port of discard, which no machine serves any more
 NOW: Final = (
@@ -46,12 +48,12 @@ async def until(server: Server, true: Callable[[dict[tuple[str, ...], float]], b
     return figures
 
 
-async def test_what_is_counted(serve: Serve) -> None:
+async def test_what_is_counted(serve_model: ServeModel) -> None:
     """Given one slot, a queue of one and --respawn, when predictions run, fail, wait, are refused and cancelled, a
     webhook has no receiver, and the worker is killed, then each is in the figures."""
     flags = ("--queue", "1", "--respawn", "--webhook-grace", "0")
     with trio.fail_after(60):
-        async with serve("fragile.py", *flags) as server:
+        async with serve_model("fragile.py", *flags) as server:
             assert (await server.predict(webhook=NOBODY)).json()["status"] == "succeeded"
             assert (await server.predict({"how": "raise"})).json()["status"] == "failed"
             assert (await server.predict({"how": 5})).status_code == 422
@@ -62,7 +64,7 @@ async def test_what_is_counted(serve: Serve) -> None:
             assert await server.cancel("waits") == 200
             await server.finished("waits")
             await server.until_logs("runs", "started")
-            os.kill(server.worker().pid, signal.SIGKILL)
+            os.kill(worker_of(server).pid, signal.SIGKILL)
             after = await until(server, lambda figures: figures["cog_worker_restarts_total",] == 1)
             ready = await until(server, lambda figures: figures["cog_health", "READY"] == 1)
     assert {name: full[name,] for name in NOW} == dict(zip(NOW, (1, 0, 1, 1, 1, 1), strict=True))
@@ -82,11 +84,11 @@ async def test_what_is_counted(serve: Serve) -> None:
     assert 0 < ready["cog_setup_seconds",] < 30
 
 
-async def test_a_scrape_under_a_flood_and_the_token(serve: Serve) -> None:
+async def test_a_scrape_under_a_flood_and_the_token(serve_model: ServeModel) -> None:
     """Given a model that prints and yields as fast as it can, and --auth-token, when it is scraped meanwhile, then it
     answers as fast as health does, and not at all without the token."""
     with trio.fail_after(60):
-        async with serve("floods.py", "--auth-token", "secret") as server:
+        async with serve_model("floods.py", "--auth-token", "secret") as server:
             refused = await server.client.get("/metrics")
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
             server.client.headers["authorization"] = "Bearer secret"

@@ -6,18 +6,18 @@ import base64
 
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel
 
 
 def _data(text: str) -> str:
     return f"data:text/plain;base64,{base64.b64encode(text.encode()).decode()}"
 
 
-async def test_pydantic_output_class_with_files(serve: Serve) -> None:
+async def test_pydantic_output_class_with_files(serve_model: ServeModel) -> None:
     """Given a Predictor whose output is a pydantic class with cog.Path fields, when it predicts, then files are data
     URLs, a secret is masked, and the document has the class inlined."""
     with trio.fail_after(60):
-        async with serve("style_pydantic.py") as server:
+        async with serve_model("style_pydantic.py") as server:
             reply = (await server.predict({"text": "hi"})).json()
             schemas = (await server.client.get("/openapi.json")).json()["components"]["schemas"]
             logs = (await server.health())["setup"]["logs"]
@@ -33,12 +33,12 @@ async def test_pydantic_output_class_with_files(serve: Serve) -> None:
     assert "DeprecationWarning" in logs
 
 
-async def test_W4_annotations_as_text_and_a_type_that_is_not_there(serve: Serve) -> None:
+async def test_W4_annotations_as_text_and_a_type_that_is_not_there(serve_model: ServeModel) -> None:
     """Given postponed annotations, one of a type that can't be imported, when it predicts, then the opaque input
     passes and the file input is still a file."""
     talk = {"turns": [{"who": "me", "n": 10**20}]}
     with trio.fail_after(60):
-        async with serve("style_future.py") as server:
+        async with serve_model("style_future.py") as server:
             reply = (await server.predict({"talk": talk, "picture": _data("boat")})).json()
             short = (await server.predict({"talk": {}, "picture": None})).json()
             wrong = await server.predict({"talk": []})
@@ -47,11 +47,11 @@ async def test_W4_annotations_as_text_and_a_type_that_is_not_there(serve: Serve)
     assert wrong.status_code == 422
 
 
-async def test_W1_W2_inherited_run_under_wraps(serve: Serve) -> None:
+async def test_W1_W2_inherited_run_under_wraps(serve_model: ServeModel) -> None:
     """Given a run that is inherited from another file and wrapped, when it is called without inputs twice, then it
     gets its defaults, each time fresh ones."""
     with trio.fail_after(60):
-        async with serve("style_wrapped.py") as server:
+        async with serve_model("style_wrapped.py") as server:
             first = (await server.predict()).json()
             second = (await server.predict({"prompt": "x"})).json()
             wrong = await server.predict({"prompt": ""})
@@ -60,11 +60,11 @@ async def test_W1_W2_inherited_run_under_wraps(serve: Serve) -> None:
     assert wrong.status_code == 422
 
 
-async def test_types_that_say_what_may_come(serve: Serve) -> None:
+async def test_types_that_say_what_may_come(serve_model: ServeModel) -> None:
     """Given Enum, Literal, TypedDict, unions and secrets, when inputs come, then run sees the annotated types, and
     wrong ones are told all at once, in the order of the signature, without a secret."""
     with trio.fail_after(60):
-        async with serve("style_types.py") as server:
+        async with serve_model("style_types.py") as server:
             least = (await server.predict({"messages": [{"role": "me", "more": 1}]})).json()
             most = (
                 await server.predict(
@@ -109,10 +109,10 @@ async def test_types_that_say_what_may_come(serve: Serve) -> None:
     assert "77" not in wrong.text
 
 
-async def test_W23_W24_scope_under_its_older_name(serve: Serve) -> None:
+async def test_W23_W24_scope_under_its_older_name(serve_model: ServeModel) -> None:
     """Given a model that imports cog.server.scope, when it records metrics, then they add up as documented."""
     with trio.fail_after(60):
-        async with serve("style_scope.py") as server:
+        async with serve_model("style_scope.py") as server:
             reply = (await server.predict({"n": 3}, context={"user": "u"})).json()
     assert reply["status"] == "succeeded", reply
     assert reply["output"] == {
@@ -123,11 +123,11 @@ async def test_W23_W24_scope_under_its_older_name(serve: Serve) -> None:
     assert metrics == {"tokens": {"in": 3}, "count": 2.5, "steps": ["a", 2]}
 
 
-async def test_bad_signatures_are_told_in_one_text(serve: Serve) -> None:
+async def test_bad_signatures_are_told_in_one_text(serve_model: ServeModel) -> None:
     """Given ten parameters that can't be inputs, when the server starts, then SETUP_FAILED names each of them, and
     what to write instead, in the logs of setup and in the refusal of a prediction."""
     with trio.fail_after(60):
-        async with serve("bad_signature.py", status="SETUP_FAILED") as server:
+        async with serve_model("bad_signature.py", status="SETUP_FAILED") as server:
             logs = (await server.health())["setup"]["logs"]
             refused = await server.predict({})
     names = ["raw", "plain", "thing", "mixed", "nested", "lost", "word", "few", "either", "what"]

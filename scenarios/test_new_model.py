@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from scenarios.rig import EXAMPLES, MODELS
+from scenarios.places import EXAMPLES, MODELS
 
 OLD = """\
 from cog import BasePredictor, Input

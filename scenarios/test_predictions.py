@@ -7,14 +7,14 @@ from collections import Counter
 import httpx
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel
 
 
-async def test_state_on_self_stays_and_nothing_else_does(serve: Serve) -> None:
+async def test_state_on_self_stays_and_nothing_else_does(serve_model: ServeModel) -> None:
     """Given a model that counts on self, when three predictions run, the second failing,
     then setup ran once, the count goes on, and no log, metric or default of one shows up in another."""
     with trio.fail_after(60):
-        async with serve("state.py") as server:
+        async with serve_model("state.py") as server:
             first = (await server.predict({"name": "one"})).json()
             failed = (await server.predict({"name": "two", "fail": True})).json()
             third = (await server.predict({"name": "three"})).json()
@@ -28,20 +28,20 @@ async def test_state_on_self_stays_and_nothing_else_does(serve: Serve) -> None:
     assert [reply["metrics"]["name"] for reply in (first, failed, third)] == ["one", "two", "three"]
 
 
-async def test_W1_500_back_to_back_on_one_connection_are_500_times_200(serve: Serve) -> None:
+async def test_W1_500_back_to_back_on_one_connection_are_500_times_200(serve_model: ServeModel) -> None:
     """Given one slot, when 500 predictions follow each other on one connection, then each gets 200."""
     with trio.fail_after(60):
-        async with serve("echo.py") as server:
+        async with serve_model("echo.py") as server:
             seen = Counter([(await server.predict({"text": str(n)})).status_code for n in range(500)])
             assert (await server.health())["status"] == "READY"
     assert seen == {200: 500}
 
 
-async def test_20_parallel_on_one_slot_are_one_200_and_19_times_409(serve: Serve) -> None:
+async def test_20_parallel_on_one_slot_are_one_200_and_19_times_409(serve_model: ServeModel) -> None:
     """Given a prediction that holds the only slot, when 19 more come while it runs, then they get 409 and it 200."""
     replies: list[httpx.Response] = []
     with trio.fail_after(60):
-        async with serve("fragile.py") as server, trio.open_nursery() as nursery:
+        async with serve_model("fragile.py") as server, trio.open_nursery() as nursery:
 
             async def ask() -> None:
                 replies.append(await server.predict({"seconds": 2.0}))
@@ -54,11 +54,11 @@ async def test_20_parallel_on_one_slot_are_one_200_and_19_times_409(serve: Serve
             assert reply.json() == {"error": "At capacity - all prediction slots busy", "status": "failed"}
 
 
-async def test_logs_hold_every_way_of_writing_and_stay_with_their_run(serve: Serve) -> None:
+async def test_logs_hold_every_way_of_writing_and_stay_with_their_run(serve_model: ServeModel) -> None:
     """Given a model that prints, writes to descriptors, has a child and a thread that write, when it runs twice,
     then each run has all of its own text and none of the other's."""
     with trio.fail_after(60):
-        async with serve("noisy.py") as server:
+        async with serve_model("noisy.py") as server:
             for name in ("one", "two"):
                 logs = (await server.predict({"name": name})).json()["logs"]
                 assert sorted(logs.split("\n")) == sorted(
@@ -67,10 +67,12 @@ async def test_logs_hold_every_way_of_writing_and_stay_with_their_run(serve: Ser
                 )
 
 
-async def test_W3_a_second_post_with_a_running_id_is_refused_and_the_first_is_untouched(serve: Serve) -> None:
+async def test_W3_a_second_post_with_a_running_id_is_refused_and_the_first_is_untouched(
+    serve_model: ServeModel,
+) -> None:
     """Given two slots and a running prediction, when a POST names its id, then 409, and the first one goes on."""
     with trio.fail_after(60):
-        async with serve("waits.py") as server:
+        async with serve_model("waits.py") as server:
             await server.start("same", {"name": "first", "seconds": 1})
             await server.until_logs("same", "first started")
             reply = await server.predict({"name": "second"}, id="same")
@@ -81,10 +83,10 @@ async def test_W3_a_second_post_with_a_running_id_is_refused_and_the_first_is_un
     assert seen["output"] == ["first ends, at most 1 at once"]
 
 
-async def test_a_put_of_a_running_id_joins_it(serve: Serve) -> None:
+async def test_a_put_of_a_running_id_joins_it(serve_model: ServeModel) -> None:
     """Given a running async prediction, when a sync PUT names its id, then it waits and gets the same result."""
     with trio.fail_after(60):
-        async with serve("fragile.py") as server:
+        async with serve_model("fragile.py") as server:
             await server.start("joined", {"seconds": 1})
             reply = await server.client.put("/predictions/joined", json={"input": {"how": "raise"}})
     assert reply.status_code == 200

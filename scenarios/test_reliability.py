@@ -8,30 +8,31 @@ from pathlib import Path
 
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.rig import SOON
+from cog_trio.testing import ServeModel
+from cog_trio.testing.server import SOON
+from scenarios.processes import children_of, worker_of
 
 
-async def test_a_prediction_over_its_time_limit_is_stopped(serve: Serve) -> None:
+async def test_a_prediction_over_its_time_limit_is_stopped(serve_model: ServeModel) -> None:
     """Given --predict-timeout, when a model sleeps longer, then the prediction fails with the limit's text, its
     clean-up was heard, the slot is free, and the next one succeeds in the same worker."""
     with trio.fail_after(60):
-        async with serve("stuck.py", "--predict-timeout", "1") as server:
-            worker = server.worker().pid
+        async with serve_model("stuck.py", "--predict-timeout", "1") as server:
+            worker = worker_of(server).pid
             began = trio.current_time()
             reply = (await server.predict({"how": "sleep"})).json()
             assert 1 <= trio.current_time() - began < SOON
             assert (reply["status"], reply["error"]) == ("failed", "Prediction timed out after 1 s")
             assert "cleaned up" in reply["logs"]
             assert (await server.predict({"how": "none"})).json()["output"] == ["end"]
-            assert server.worker().pid == worker
+            assert worker_of(server).pid == worker
 
 
-async def test_a_queue_serves_in_order_and_refuses_beyond_its_bound(serve: Serve) -> None:
+async def test_a_queue_serves_in_order_and_refuses_beyond_its_bound(serve_model: ServeModel) -> None:
     """Given one slot and --queue 2, when four predictions come while it is busy, then two wait and run in their order,
     the last is refused, health counts them, and one that is cancelled in the queue leaves it at once."""
     with trio.fail_after(60):
-        async with serve("stuck.py", "--queue", "2") as server:
+        async with serve_model("stuck.py", "--queue", "2") as server:
             await server.start("runs", {"how": "sleep", "seconds": 30})
             await server.until_logs("runs", "started")
             await server.start("first", {"how": "none"})
@@ -50,11 +51,11 @@ async def test_a_queue_serves_in_order_and_refuses_beyond_its_bound(serve: Serve
             assert (await server.health())["queued"] == 0
 
 
-async def test_who_leaves_the_queue_or_waits_too_long_does_not_run(serve: Serve) -> None:
+async def test_who_leaves_the_queue_or_waits_too_long_does_not_run(serve_model: ServeModel) -> None:
     """Given one slot and a queue with a time, when a waiting client leaves, then its prediction is canceled without
     having begun; when another waits too long, it gets 409 with its own text."""
     with trio.fail_after(60):
-        async with serve("stuck.py", "--queue", "2", "--queue-timeout", "1") as server:
+        async with serve_model("stuck.py", "--queue", "2", "--queue-timeout", "1") as server:
             await server.start("runs", {"how": "sleep", "seconds": 30})
             await server.until_logs("runs", "started")
             with trio.move_on_after(0.3):
@@ -66,7 +67,7 @@ async def test_who_leaves_the_queue_or_waits_too_long_does_not_run(serve: Serve)
             await server.cancel("runs")
 
 
-async def test_a_lost_worker_is_followed_by_another(serve: Serve, tmp_path: Path) -> None:
+async def test_a_lost_worker_is_followed_by_another(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given --respawn and a model with an environment of its own, when its worker is killed while it runs, then the
     prediction fails with the cause, health is STARTING and then READY again, and the new worker serves in the same
     environment; nothing of the old one is left."""
@@ -77,12 +78,12 @@ async def test_a_lost_worker_is_followed_by_another(serve: Serve, tmp_path: Path
         "        time.sleep(seconds)\n        return f'{os.getpid()} {os.environ[\"GIVEN\"]} {os.getcwd()}'\n"
     )
     with trio.fail_after(60):
-        async with serve(tmp_path, "--respawn") as server:
+        async with serve_model(tmp_path, "--respawn") as server:
             first = (await server.predict()).json()["output"]
-            assert first == f"{server.worker().pid} yes {tmp_path}"
+            assert first == f"{worker_of(server).pid} yes {tmp_path}"
             await server.start("lost", {"seconds": 30})
             await server.until("BUSY")
-            os.kill(server.worker().pid, signal.SIGKILL)
+            os.kill(worker_of(server).pid, signal.SIGKILL)
             lost = await server.finished("lost")
             assert lost["status"] == "failed"
             assert "signal 9" in lost["error"]
@@ -91,10 +92,10 @@ async def test_a_lost_worker_is_followed_by_another(serve: Serve, tmp_path: Path
             health = await server.until("READY")
             assert (health["respawns"], health["setup"]["status"]) == (1, "succeeded")
             second = (await server.predict()).json()["output"]
-            assert second == f"{server.worker().pid} yes {tmp_path}" != first
+            assert second == f"{worker_of(server).pid} yes {tmp_path}" != first
 
 
-async def test_several_workers_of_a_sync_model(serve: Serve, tmp_path: Path) -> None:
+async def test_several_workers_of_a_sync_model(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a sync model, --workers 2 and --gpus 2, when two predictions come at once, then they run side by side, each
     worker with its device; when one worker is killed, only its prediction fails, and the other goes on serving."""
     (tmp_path / "predict.py").write_text(
@@ -104,11 +105,11 @@ async def test_several_workers_of_a_sync_model(serve: Serve, tmp_path: Path) -> 
         "        return f'{os.getpid()} {os.environ[\"CUDA_VISIBLE_DEVICES\"]}'\n"
     )
     with trio.fail_after(60):
-        async with serve(tmp_path / "predict.py", "--workers", "2", "--gpus", "2") as server:
+        async with serve_model(tmp_path / "predict.py", "--workers", "2", "--gpus", "2") as server:
             while any(worker["status"] != "READY" for worker in (await server.health())["workers"]):
                 await trio.sleep(0.05)
             pids = [worker["pid"] for worker in (await server.health())["workers"]]
-            assert sorted(pids) == sorted(child.pid for child in server.children())
+            assert sorted(pids) == sorted(child.pid for child in children_of(server))
             outputs: list[str] = []
 
             async def ask() -> None:

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.rig import Server
+from cog_trio.testing import FileServer, ServeModel, Server
 
 NAMED = "stream temporary nan map ordered date bool array decimal uuid enum keys set int"
 PRELUDE = "import io, os, sys\nfrom typing import *\nfrom cog import *\nimport cog, pathlib\n"
@@ -25,8 +24,8 @@ PRELUDE = "import io, os, sys\nfrom typing import *\nfrom cog import *\nimport c
 class Model:
     """Serves a model of this text."""
 
-    def __init__(self, serve: Serve, folder: Path) -> None:
-        self._serve = serve
+    def __init__(self, serve_model: ServeModel, folder: Path) -> None:
+        self._serve = serve_model
         self.folder = folder
 
     @asynccontextmanager
@@ -39,9 +38,9 @@ class Model:
 
 
 @pytest.fixture
-def model(serve: Serve, tmp_path: Path) -> Model:
+def model(serve_model: ServeModel, tmp_path: Path) -> Model:
     (tmp_path / "m").mkdir()
-    return Model(serve, tmp_path / "m")
+    return Model(serve_model, tmp_path / "m")
 
 
 async def _output(server: Server, input: Any = None) -> Any:
@@ -65,35 +64,6 @@ async def _places(server: Server, input: Any) -> list[list[Any]]:
 
 def _data(text: str, kind: str = "text/plain") -> str:
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
-
-
-async def _file_server(folder: Path, *, task_status: trio.TaskStatus[str]) -> None:
-    """Answers GET with a text for /a/..., else 404; what was asked for is noted in a file."""
-
-    async def answer(stream: trio.SocketStream) -> None:
-        async with stream:
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += await stream.receive_some()
-            path = head.split(b" ")[1]
-            found = path.startswith(b"/a/")
-            status, body = (b"200 OK", b"content of " + path) if found else (b"404 Not Found", b"none")
-            length = str(len(body)).encode()
-            await stream.send_all(
-                b"HTTP/1.1 " + status + b"\r\ncontent-length: " + length + b"\r\nconnection: close\r\n\r\n" + body
-            )
-
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    task_status.started(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}")
-    await trio.serve_listeners(answer, listeners)
-
-
-@asynccontextmanager
-async def _files() -> AsyncIterator[str]:
-    """The address of a file server."""
-    async with trio.open_nursery() as nursery:
-        yield await nursery.start(_file_server, Path())
-        nursery.cancel_scope.cancel()
 
 
 async def test_row_02_03_W10_numbers_are_exact_both_ways(model: Model) -> None:
@@ -177,17 +147,17 @@ class Runner(BaseRunner):
 """
 
 
-async def test_row_40_41_42_43_44_files_come_as_files_and_go(model: Model) -> None:
+async def test_row_40_41_42_43_44_files_come_as_files_and_go(model: Model, file_server: FileServer) -> None:
     """Given data: and http: URLs for Path, list[Path], pathlib.Path and File, when the model runs, then it sees files
     of the right name and content, gone afterwards; a default file is kept; a 404 fails before run is called."""
     (model.folder / "kept.txt").write_text("kept")
-    async with _files() as url, model(FILES) as server:
+    async with model(FILES) as server:
         reply = (
             await server.predict(
                 {
                     "p": _data("hi"),
-                    "many": [f"{url}/a/b%20c.png?v=1", _data("two", "audio/wav")],
-                    "q": f"{url}/a/q.txt",
+                    "many": [file_server.add("a/b c.png", b"picture") + "?v=1", _data("two", "audio/wav")],
+                    "q": file_server.add("q.txt", b"q"),
                     "f": _data("stream"),
                 }
             )
@@ -198,12 +168,13 @@ async def test_row_40_41_42_43_44_files_come_as_files_and_go(model: Model) -> No
         assert [
             name.endswith(end) for name, end in zip(seen["names"], [".txt", "b c.png", ".wav", "q.txt"], strict=True)
         ]
-        assert seen["texts"] == ["hi", "content of /a/b%20c.png?v=1", "two", "content of /a/q.txt"]
+        assert seen["texts"] == ["hi", "picture", "two", "q"]
         assert seen["f"] == ["BytesIO", "stream"]
         assert seen["d"] == [True, "kept.txt", "kept"]
         assert [path for path in seen["paths"] if Path(path).exists()] == []
-        assert (await _output(server, {"f": f"{url}/a/f.txt"}))["f"] == ["URLFile", "content of /a/f.txt"]
-        missing = (await server.predict({"p": f"{url}/none"})).json()
+        assert sorted(file_server.paths) == ["/a/b%20c.png?v=1", "/q.txt"]
+        assert (await _output(server, {"f": file_server.add("f.txt", b"f")}))["f"] == ["URLFile", "f"]
+        missing = (await server.predict({"p": f"{file_server.url}/none"})).json()
         assert missing["status"] == "failed"
         assert missing["error"].startswith("Input validation error: ")
         assert "404" in missing["error"]
@@ -221,19 +192,20 @@ async def test_row_40_41_42_43_44_files_come_as_files_and_go(model: Model) -> No
     assert (model.folder / "kept.txt").read_text() == "kept"
 
 
-async def test_row_42_W3_a_default_that_is_a_url_is_downloaded(model: Model) -> None:
+async def test_row_42_W3_a_default_that_is_a_url_is_downloaded(model: Model, file_server: FileServer) -> None:
     """Given a default that is a URL, when the input is left out, then run sees a downloaded file each time."""
-    async with _files() as url:
-        source = f"""
+    url = file_server.add("d.txt", b"default")
+    source = f"""
 class Runner(BaseRunner):
-    def run(self, x: Path = Input(default="{url}/a/d.txt"), s: Secret = Input(default="hidden")) -> list:
+    def run(self, x: Path = Input(default="{url}"), s: Secret = Input(default="hidden")) -> list:
         return [type(x) is Path, x.name[-5:], x.read_text(), type(s) is Secret, len(s.get_secret_value())]
 """
-        async with model(source) as server:
-            schema = (await server.client.get("/openapi.json")).json()["components"]["schemas"]["Input"]
-            for _ in range(2):
-                assert await _output(server) == [True, "d.txt", "content of /a/d.txt", True, 6]
-    assert schema["properties"]["x"]["default"] == f"{url}/a/d.txt"
+    async with model(source) as server:
+        schema = (await server.client.get("/openapi.json")).json()["components"]["schemas"]["Input"]
+        for _ in range(2):
+            assert await _output(server) == [True, "d.txt", "default", True, 6]
+    assert len(file_server.came) == 2
+    assert schema["properties"]["x"]["default"] == url
     assert "default" not in schema["properties"]["s"]
 
 

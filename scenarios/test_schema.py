@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from cog_trio import _alias
-from scenarios.conftest import Serve
-from scenarios.rig import EXAMPLES, MODELS
+from cog_trio.testing import ServeModel
+from scenarios.places import EXAMPLES, MODELS
 
 NOISY = """\
 import os, sys
@@ -65,12 +65,12 @@ async def _schema(*arguments: str, cwd: Path | None = None, **variables: str) ->
     return await _run(["-m", "cog_trio", "schema", *arguments], cwd, **variables)
 
 
-async def test_the_document_is_the_one_that_is_served(serve: Serve) -> None:
+async def test_the_document_is_the_one_that_is_served(serve_model: ServeModel) -> None:
     """Given a model, when its schema is printed, then it is what a server answers to /openapi.json."""
     printed = await _schema(str(EXAMPLES / "text"))
     assert (printed.code, printed.err) == (0, "")
     with trio.fail_after(60):
-        async with serve(EXAMPLES / "text") as server:
+        async with serve_model(EXAMPLES / "text") as server:
             served = (await server.client.get("/openapi.json")).json()
     assert printed.document == served
     assert printed.document["paths"]["/predictions"]["post"]["x-cog-streaming"] is True

@@ -12,14 +12,14 @@ import trio
 import trustme
 from trio_websocket import open_websocket_url
 
-from scenarios.conftest import Serve
-from scenarios.rig import SOON
+from cog_trio.testing import ServeModel
+from cog_trio.testing.server import SOON
 
 TOKEN = "s3cr3t-t0k3n"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
-async def test_D40_token_and_TLS_from_the_first_request_to_the_last(serve: Serve, tmp_path: Path) -> None:
+async def test_D40_token_and_TLS_from_the_first_request_to_the_last(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a certificate and a token, when strangers and friends come by HTTP/1.1 and WebSocket, then probes are open
     to all and the rest to friends; the model never sees the token, nor does the log; and a stop in the middle of a
     request loses nothing."""
@@ -31,7 +31,7 @@ async def test_D40_token_and_TLS_from_the_first_request_to_the_last(serve: Serve
     authority.configure_trust(trusting)
     flags = ("--certfile", str(tmp_path / "cert.pem"), "--ssl-keyfile", str(tmp_path / "key.pem"))
     with trio.fail_after(60):
-        async with serve("environment.py", *flags, env={"COG_TRIO_AUTH_TOKEN": TOKEN}, status=None) as server:
+        async with serve_model("environment.py", *flags, env={"COG_TRIO_AUTH_TOKEN": TOKEN}, status=None) as server:
             assert server.url.startswith("https://127.0.0.1:")
             async with httpx.AsyncClient(base_url=server.url, verify=trusting, trust_env=False, timeout=30) as client:
                 with trio.fail_after(SOON):

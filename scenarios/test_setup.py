@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.rig import Server, nothing_left
+from cog_trio.testing import ServeModel, Server
+from cog_trio.testing.processes import nothing_left
+from scenarios.processes import children_of
 
 
 async def _failed(server: Server) -> dict[str, Any]:
@@ -26,11 +27,11 @@ async def _failed(server: Server) -> dict[str, Any]:
     return {**setup, "error": reply.json()["error"]}
 
 
-async def test_W8_setup_that_raises_shows_its_logs_and_the_traceback(serve: Serve) -> None:
+async def test_W8_setup_that_raises_shows_its_logs_and_the_traceback(serve_model: ServeModel) -> None:
     """Given a setup that prints and raises, when the server starts, then SETUP_FAILED, the logs have what it wrote
     and the traceback, predictions get 503 with the cause, and no worker stays."""
     with trio.fail_after(60):
-        async with serve("bad_setup.py", status=None, env={"STORY": "raise"}) as server:
+        async with serve_model("bad_setup.py", status=None, env={"STORY": "raise"}) as server:
             setup = await _failed(server)
             assert server.process.returncode is None
     assert "loading weights" in setup["logs"]
@@ -41,46 +42,46 @@ async def test_W8_setup_that_raises_shows_its_logs_and_the_traceback(serve: Serv
 
 
 @pytest.mark.parametrize(("how", "cause"), [("exit", "no more"), ("leave", "7")])
-async def test_W7_setup_that_ends_the_worker(serve: Serve, how: str, cause: str) -> None:
+async def test_W7_setup_that_ends_the_worker(serve_model: ServeModel, how: str, cause: str) -> None:
     """Given a setup that exits or takes its process down, when the server starts, then SETUP_FAILED says how it
     ended, with the last lines it wrote."""
     with trio.fail_after(60):
-        async with serve("bad_setup.py", status=None, env={"STORY": how}) as server:
+        async with serve_model("bad_setup.py", status=None, env={"STORY": how}) as server:
             setup = await _failed(server)
     assert "loading weights" in setup["logs"]
     assert cause in setup["logs"]
 
 
-async def test_import_error_is_a_failed_setup(serve: Serve) -> None:
+async def test_import_error_is_a_failed_setup(serve_model: ServeModel) -> None:
     """Given a model that can't be imported, when the server starts, then SETUP_FAILED with the traceback."""
     with trio.fail_after(60):
-        async with serve("bad_import.py", status=None) as server:
+        async with serve_model("bad_import.py", status=None) as server:
             setup = await _failed(server)
     assert "ModuleNotFoundError" in setup["logs"]
     assert "no_such_module" in setup["logs"]
 
 
-async def test_missing_class_is_a_failed_setup(serve: Serve) -> None:
+async def test_missing_class_is_a_failed_setup(serve_model: ServeModel) -> None:
     """Given the name of a class that is not there, when the server starts, then SETUP_FAILED names it."""
     with trio.fail_after(60):
-        async with serve("echo.py:Nobody", status=None) as server:
+        async with serve_model("echo.py:Nobody", status=None) as server:
             setup = await _failed(server)
     assert "Nobody" in setup["logs"]
 
 
-async def test_D33_sync_model_with_two_slots_is_a_failed_setup(serve: Serve) -> None:
+async def test_D33_sync_model_with_two_slots_is_a_failed_setup(serve_model: ServeModel) -> None:
     """Given a sync model and --max-concurrency 2, when the server starts, then SETUP_FAILED says what it takes."""
     with trio.fail_after(60):
-        async with serve("echo.py", "--max-concurrency", "2", status=None) as server:
+        async with serve_model("echo.py", "--max-concurrency", "2", status=None) as server:
             setup = await _failed(server)
     assert "async" in setup["logs"]
 
 
-async def test_setup_timeout_ends_the_worker(serve: Serve) -> None:
+async def test_setup_timeout_ends_the_worker(serve_model: ServeModel) -> None:
     """Given a setup of a minute and --setup-timeout 3, when the server starts, then STARTING with the logs so far,
     after 3 s SETUP_FAILED, and the worker is gone."""
     with trio.fail_after(60):
-        async with serve("slow_setup.py", "--setup-timeout", "3", status="STARTING") as server:
+        async with serve_model("slow_setup.py", "--setup-timeout", "3", status="STARTING") as server:
             reply = await server.predict()
             assert reply.status_code == 503
             assert "Setup has not finished yet" in reply.json()["error"]
@@ -88,15 +89,15 @@ async def test_setup_timeout_ends_the_worker(serve: Serve) -> None:
             assert "fetching weights" in setup["logs"]
             assert "timed out" in setup["error"]
             with trio.fail_after(20):
-                while server.process.returncode is None and server.children():
+                while server.process.returncode is None and children_of(server):
                     await trio.sleep(0.02)
 
 
-async def test_setup_logs_show_while_it_runs_and_a_signal_ends_it(serve: Serve) -> None:
+async def test_setup_logs_show_while_it_runs_and_a_signal_ends_it(serve_model: ServeModel) -> None:
     """Given a setup of a minute, when it runs, then its logs show and the schema is there; SIGTERM ends both
     processes at once with 0."""
     with trio.fail_after(60):
-        async with serve("slow_setup.py", status="STARTING") as server:
+        async with serve_model("slow_setup.py", status="STARTING") as server:
             with trio.fail_after(20):
                 while "fetching weights" not in (await server.health())["setup"].get("logs", ""):
                     await trio.sleep(0.02)

@@ -11,37 +11,39 @@ import httpx
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.rig import Server
+from cog_trio.testing import ServeModel, Server
+from scenarios.processes import children_of
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_W15_idle_server_leaves_with_0(serve: Serve, tmp_path: Path, number: signal.Signals) -> None:
+async def test_W15_idle_server_leaves_with_0(serve_model: ServeModel, tmp_path: Path, number: signal.Signals) -> None:
     """Given an idle server, when it gets SIGTERM or SIGINT, then it exits with 0, without a traceback, and the
     model's atexit handlers have run."""
     said = tmp_path / "said"
     with trio.fail_after(60):
-        async with serve("goodbye.py", env={"STORY_FILE": str(said)}) as server:
+        async with serve_model("goodbye.py", env={"STORY_FILE": str(said)}) as server:
             assert await server.stop(number) == 0
     assert said.read_text() == "goodbye"
     assert not [entry for entry in server.log if "Traceback" in str(entry)]
 
 
-async def test_shutdown_route_ends_the_server(serve: Serve) -> None:
+async def test_shutdown_route_ends_the_server(serve_model: ServeModel) -> None:
     """Given an idle server, when POST /shutdown comes, then 200 with an empty object, and exit 0."""
     with trio.fail_after(60):
-        async with serve("echo.py") as server:
+        async with serve_model("echo.py") as server:
             reply = await server.client.post("/shutdown")
             assert (reply.status_code, reply.json()) == (200, {})
             assert await server.ended() == 0
 
 
-async def test_W13_W14_drain_lets_running_predictions_end_and_answers_meanwhile(serve: Serve, tmp_path: Path) -> None:
+async def test_W13_W14_drain_lets_running_predictions_end_and_answers_meanwhile(
+    serve_model: ServeModel, tmp_path: Path
+) -> None:
     """Given a sync and an async prediction, when SIGTERM comes, then health says draining, creates get 503, both
     predictions end well and the sync one is answered, then exit 0."""
     outcome: dict[str, Any] = {}
     with trio.fail_after(60):
-        async with serve("waits.py") as server, trio.open_nursery() as nursery:
+        async with serve_model("waits.py") as server, trio.open_nursery() as nursery:
 
             async def ask() -> None:
                 reply = await server.client.put("/predictions/sync", json={"input": {"name": "sync", "seconds": 3}})
@@ -87,14 +89,14 @@ async def _drain(server: Server, outcome: dict[str, Any], *, second: bool) -> No
 
 @pytest.mark.parametrize("second", [False, True])
 async def test_W14_end_of_the_grace_or_a_second_signal_cancels_the_rest(
-    serve: Serve, tmp_path: Path, second: bool
+    serve_model: ServeModel, tmp_path: Path, second: bool
 ) -> None:
     """Given a prediction of a minute, when the drain grace of 1 s is over, or with a long grace a second SIGTERM
     comes, then it is canceled, its finally block ran, its caller is answered, and exit 0."""
     outcome: dict[str, Any] = {}
     said = tmp_path / "said"
     with trio.fail_after(60):
-        async with serve(
+        async with serve_model(
             "goodbye.py", "--drain-grace", "50" if second else "1", env={"STORY_FILE": str(said)}
         ) as server:
             began = trio.current_time()
@@ -105,27 +107,27 @@ async def test_W14_end_of_the_grace_or_a_second_signal_cancels_the_rest(
     assert said.read_text() == "goodbye"
 
 
-async def test_W17_signal_to_the_whole_group_does_not_touch_the_worker(serve: Serve) -> None:
+async def test_W17_signal_to_the_whole_group_does_not_touch_the_worker(serve_model: ServeModel) -> None:
     """Given a running prediction, when SIGTERM goes to every process of the server's group, then it still ends well."""
     outcome: dict[str, Any] = {}
     with trio.fail_after(60):
-        async with serve("fragile.py") as server, trio.open_nursery() as nursery:
+        async with serve_model("fragile.py") as server, trio.open_nursery() as nursery:
 
             async def ask() -> None:
                 outcome.update((await server.predict({"seconds": 2})).json())
 
             nursery.start_soon(ask)
             await server.until("BUSY")
-            for process in (server.process.pid, *(child.pid for child in server.children())):
+            for process in (server.process.pid, *(child.pid for child in children_of(server))):
                 os.kill(process, signal.SIGTERM)
             assert await server.ended() == 0
     assert outcome["status"] == "succeeded"
 
 
-async def test_await_explicit_shutdown_ignores_sigterm(serve: Serve) -> None:
+async def test_await_explicit_shutdown_ignores_sigterm(serve_model: ServeModel) -> None:
     """Given --await-explicit-shutdown, when SIGTERM comes, then the server goes on; POST /shutdown ends it."""
     with trio.fail_after(60):
-        async with serve("echo.py", "--await-explicit-shutdown") as server:
+        async with serve_model("echo.py", "--await-explicit-shutdown") as server:
             server.process.send_signal(signal.SIGTERM)
             with trio.fail_after(10):
                 while not any("SIGTERM" in entry.get("message", "") for entry in server.log):
@@ -135,10 +137,10 @@ async def test_await_explicit_shutdown_ignores_sigterm(serve: Serve) -> None:
             assert await server.ended() == 0
 
 
-async def test_a_closed_listener_refuses(serve: Serve) -> None:
+async def test_a_closed_listener_refuses(serve_model: ServeModel) -> None:
     """Given a server that has ended, when a client connects, then it is refused."""
     with trio.fail_after(60):
-        async with serve("echo.py") as server:
+        async with serve_model("echo.py") as server:
             await server.stop()
             with pytest.raises(httpx.ConnectError):
                 await server.health()

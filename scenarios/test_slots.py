@@ -5,14 +5,14 @@ from __future__ import annotations
 import httpx
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel
 
 
-async def test_three_slots_run_three_at_once_and_refuse_the_fourth(serve: Serve) -> None:
+async def test_three_slots_run_three_at_once_and_refuse_the_fourth(serve_model: ServeModel) -> None:
     """Given three slots, when four predictions come, then three run at once with logs of their own, health says
     BUSY only then, and the fourth gets 409."""
     with trio.fail_after(60):
-        async with serve("waits.py") as server:
+        async with serve_model("waits.py") as server:
             for name in ("a", "b"):
                 await server.start(name, {"name": name, "seconds": 3})
             assert (await server.health())["status"] == "READY"
@@ -26,11 +26,11 @@ async def test_three_slots_run_three_at_once_and_refuse_the_fourth(serve: Serve)
         assert seen["logs"] == f"{name} started\n{name} cleaned up\n"
 
 
-async def test_W2_as_many_as_there_are_slots_are_never_refused(serve: Serve) -> None:
+async def test_W2_as_many_as_there_are_slots_are_never_refused(serve_model: ServeModel) -> None:
     """Given three slots, when three clients send one prediction after the other, then none gets 409."""
     replies: list[httpx.Response] = []
     with trio.fail_after(60):
-        async with serve("waits.py") as server, trio.open_nursery() as nursery:
+        async with serve_model("waits.py") as server, trio.open_nursery() as nursery:
 
             async def ask(name: str) -> None:
                 for _ in range(60):
@@ -42,12 +42,12 @@ async def test_W2_as_many_as_there_are_slots_are_never_refused(serve: Serve) -> 
     assert len(replies) == 180
 
 
-async def test_many_slots_are_all_there(serve: Serve) -> None:
+async def test_many_slots_are_all_there(serve_model: ServeModel) -> None:
     """Given --max-concurrency 300, more than one message of descriptors carries, when 300 predictions are started,
     then all of them run at once, the next one gets 409, and a cancel of each ends each."""
     names = [f"p{number}" for number in range(300)]
     with trio.fail_after(60):
-        async with serve("waits.py", "--max-concurrency", "300", "--retain", "1000") as server:
+        async with serve_model("waits.py", "--max-concurrency", "300", "--retain", "1000") as server:
             for name in names:
                 await server.start(name, {"name": name, "seconds": 100})
             assert (await server.health())["status"] == "BUSY"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import psutil
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.events import Event, ask, connect, everything, streaming
-from scenarios.rig import SOON, Server
+from cog_trio.testing import ServeModel, Server
+from cog_trio.testing.server import SOON
+from cog_trio.testing.streams import Event, ask, connect
 
 COUNT = 20_000
 
@@ -25,15 +26,24 @@ def numbered(texts: list[str]) -> list[int]:
 
 async def stuck(server: Server, id: str) -> trio.SocketStream:
     """A request for a gigabyte of events, on a socket that nobody reads."""
-    stream = await connect(server)
+    stream = await connect(server.url)
     await ask(stream, id, {"count": 1_000_000, "size": 1000})
     return stream
 
 
-async def test_20000_yields_lose_nothing_as_json_and_as_events(serve: Serve) -> None:
+async def everything(server: Server, id: str, input: Any = None, **options: str) -> list[Event]:
+    """All events up to the end of the stream."""
+    async with server.events(id, input, **options) as events:
+        seen = await events.rest()
+        with pytest.raises(EOFError):
+            await events.next()
+        return seen
+
+
+async def test_20000_yields_lose_nothing_as_json_and_as_events(serve_model: ServeModel) -> None:
     """Given a model that yields 20,000 times as fast as it can, then JSON and a live reader get all of it in order."""
     with trio.fail_after(60):
-        async with serve("tokens.py") as server:
+        async with serve_model("tokens.py") as server:
             reply = (await server.predict({"count": COUNT})).json()
             assert numbered(reply["output"]) == list(range(COUNT))
             events = await everything(server, "s", {"count": COUNT})
@@ -45,10 +55,10 @@ async def test_20000_yields_lose_nothing_as_json_and_as_events(serve: Serve) -> 
 
 
 @pytest.mark.parametrize("model", ["tokens.py", "tokens_async.py"])
-async def test_W31_items_arrive_one_by_one(serve: Serve, model: str) -> None:
+async def test_W31_items_arrive_one_by_one(serve_model: ServeModel, model: str) -> None:
     """Given a model that yields every 200 ms, then each item is here before the next one is made, within a few ms."""
     with trio.fail_after(60):
-        async with serve(model) as server, streaming(server, "s", {"count": 8, "delay": 0.2}) as events:
+        async with serve_model(model) as server, server.events("s", {"count": 8, "delay": 0.2}) as events:
             late: list[float] = []
             while (event := await events.next()).name != "completed":
                 if event.name == "output":
@@ -59,10 +69,10 @@ async def test_W31_items_arrive_one_by_one(serve: Serve, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["tokens.py", "tokens_async.py"])
-async def test_exception_after_the_third_item(serve: Serve, model: str) -> None:
+async def test_exception_after_the_third_item(serve_model: ServeModel, model: str) -> None:
     """Given a model that raises after three items, then the stream has three, ends in failed, and says why."""
     with trio.fail_after(60):
-        async with serve(model) as server:
+        async with serve_model(model) as server:
             events = await everything(server, "s", {"count": 9, "fail_at": 3})
             assert numbered(chunks(events)) == [0, 1, 2]
             last = events[-1]
@@ -75,10 +85,10 @@ async def test_exception_after_the_third_item(serve: Serve, model: str) -> None:
             assert logs == last.data["logs"]
 
 
-async def test_logs_and_metrics_are_events_too(serve: Serve) -> None:
+async def test_logs_and_metrics_are_events_too(serve_model: ServeModel) -> None:
     """Given a model that prints and records between its yields, then events come in the order it did things."""
     with trio.fail_after(60):
-        async with serve("tokens.py") as server:
+        async with serve_model("tokens.py") as server:
             events = await everything(server, "s", {"count": 2, "log": True})
             names = [event.name for event in events]
             assert names == ["start", "log", "metric", "log", "output", "log", "output", "log", "completed"]
@@ -87,12 +97,12 @@ async def test_logs_and_metrics_are_events_too(serve: Serve) -> None:
             assert events[-1].data["metrics"]["runs"] == 1
 
 
-async def test_W32_a_killed_client_comes_back_within_the_grace(serve: Serve) -> None:
+async def test_W32_a_killed_client_comes_back_within_the_grace(serve_model: ServeModel) -> None:
     """Given --stream-grace 5, when the client is killed and puts again with its last id, then it misses nothing."""
     with trio.fail_after(60):
-        async with serve("tokens.py", "--stream-grace", "5") as server:
+        async with serve_model("tokens.py", "--stream-grace", "5") as server:
             seen: list[Event] = []
-            async with streaming(server, "s", {"count": 40, "delay": 0.05}) as events:
+            async with server.events("s", {"count": 40, "delay": 0.05}) as events:
                 seen += await events.take(10)
             await trio.sleep(0.3)
             seen += await everything(server, "s", {"count": 1}, after=seen[-1].id)
@@ -102,11 +112,11 @@ async def test_W32_a_killed_client_comes_back_within_the_grace(serve: Serve) -> 
             assert seen[-1].data["metrics"]["runs"] == 1
 
 
-async def test_D11_a_client_that_comes_back_after_the_end_gets_the_tail(serve: Serve) -> None:
+async def test_D11_a_client_that_comes_back_after_the_end_gets_the_tail(serve_model: ServeModel) -> None:
     """Given a run that has ended, when a client puts with an id of that run, then it gets the rest and nothing runs."""
     with trio.fail_after(60):
-        async with serve("tokens.py", "--stream-grace", "5") as server:
-            async with streaming(server, "s", {"count": 10, "delay": 0.05}) as events:
+        async with serve_model("tokens.py", "--stream-grace", "5") as server:
+            async with server.events("s", {"count": 10, "delay": 0.05}) as events:
                 seen = await events.take(5)
             await server.finished("s")
             for method in ("PUT", "GET"):
@@ -120,21 +130,21 @@ async def test_D11_a_client_that_comes_back_after_the_end_gets_the_tail(serve: S
             assert (await server.client.put("/predictions/s", json={}, headers=headers)).status_code == 409
 
 
-async def test_D4_a_dropped_stream_cancels_its_run(serve: Serve) -> None:
+async def test_D4_a_dropped_stream_cancels_its_run(serve_model: ServeModel) -> None:
     """Given no grace, when the only reader of a stream leaves, then its run is canceled and the slot is free."""
     with trio.fail_after(60):
-        async with serve("tokens.py") as server:
-            async with streaming(server, "s", {"count": 1000, "delay": 0.05}) as events:
+        async with serve_model("tokens.py") as server:
+            async with server.events("s", {"count": 1000, "delay": 0.05}) as events:
                 await events.next()
             assert (await server.finished("s"))["status"] == "canceled"
             assert (await server.predict({"count": 1})).status_code == 200
 
 
-async def test_a_reader_that_never_reads_harms_nobody(serve: Serve) -> None:
+async def test_a_reader_that_never_reads_harms_nobody(serve_model: ServeModel) -> None:
     """Given two slots and a client that asks for 1 GB of events and reads none, then the server's memory stays bounded,
     its run waits, others are served, and the client is given up after the write timeout, which cancels its run."""
     with trio.fail_after(60):
-        async with serve("tokens_async.py", "--write-timeout", "4") as server:
+        async with serve_model("tokens_async.py", "--write-timeout", "4") as server:
             assert (await server.predict({"count": 1000, "size": 1000})).status_code == 200
             process = psutil.Process(server.process.pid)
             before = process.memory_info().rss
@@ -155,10 +165,10 @@ async def test_a_reader_that_never_reads_harms_nobody(serve: Serve) -> None:
             await stream.aclose()
 
 
-async def test_shutdown_does_not_wait_for_a_reader_that_never_reads(serve: Serve) -> None:
+async def test_shutdown_does_not_wait_for_a_reader_that_never_reads(serve_model: ServeModel) -> None:
     """Given a stuck reader, when the server is told to stop, then it is gone within the drain and a few seconds."""
     with trio.fail_after(60):
-        async with serve("tokens_async.py", "--drain-grace", "1") as server:
+        async with serve_model("tokens_async.py", "--drain-grace", "1") as server:
             stream = await stuck(server, "stuck")
             with trio.fail_after(SOON):
                 while (await server.client.get("/predictions/stuck")).status_code == 404:

@@ -12,8 +12,8 @@ import httpx
 import pytest
 import trio
 
-from scenarios.conftest import Serve
-from scenarios.rig import MODELS, Server
+from cog_trio.testing import ServeModel, Server
+from scenarios.places import MODELS
 
 CONTAINER: Final = ("-m", "cog_trio.server.http")
 SSE: Final = {"accept": "text/event-stream"}
@@ -23,8 +23,8 @@ ASYNC: Final = {"prefer": "respond-async"}
 class Both:
     """``async with both(predict, train, *flags)``: the container entry with these references of trains.py."""
 
-    def __init__(self, serve: Serve, folder: Path) -> None:
-        self._serve = serve
+    def __init__(self, serve_model: ServeModel, folder: Path) -> None:
+        self._serve = serve_model
         self._folder = folder
         shutil.copy(MODELS / "trains.py", folder)
 
@@ -44,10 +44,10 @@ class Both:
 
 
 @pytest.fixture
-def both(serve: Serve, tmp_path: Path) -> Both:
+def both(serve_model: ServeModel, tmp_path: Path) -> Both:
     folder = tmp_path / "model"
     folder.mkdir()
-    return Both(serve, folder)
+    return Both(serve_model, folder)
 
 
 async def train(server: Server, input: Any = None, **fields: Any) -> httpx.Response:
@@ -104,14 +104,14 @@ async def test_W26_without_a_train_function_the_routes_say_so(both: Both) -> Non
 
 
 @pytest.mark.parametrize("entry", ["container", "serve"])
-async def test_W19_train_only(both: Both, serve: Serve, tmp_path: Path, entry: str) -> None:
+async def test_W19_train_only(both: Both, serve_model: ServeModel, tmp_path: Path, entry: str) -> None:
     """Given --x-mode train and a class with only setup and train, when both families are asked, then only trainings
     run, and nothing else is named."""
     only: AbstractAsyncContextManager[Server]
     if entry == "container":
         only = both("Runner", "Trainer", "--x-mode", "train")
     else:
-        only = serve(tmp_path / "model" / "trains.py:Trainer", "--x-mode", "train")
+        only = serve_model(tmp_path / "model" / "trains.py:Trainer", "--x-mode", "train")
     with trio.fail_after(60):
         async with only as server:
             assert (await train(server)).json()["output"] == [41]

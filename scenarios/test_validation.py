@@ -6,14 +6,14 @@ from typing import Any
 
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel
 
 
-async def test_validation_before_start_names_every_fault(serve: Serve) -> None:
+async def test_validation_before_start_names_every_fault(serve_model: ServeModel) -> None:
     """Given a model with limits, when every input is wrong, then 422 lists each with its place, also while the only
     slot is taken, and the model never ran."""
     with trio.fail_after(60):
-        async with serve("strict.py") as server:
+        async with serve_model("strict.py") as server:
             reply = await server.predict({"count": 11, "colour": "blue", "word": "TOO LONG"})
             assert reply.status_code == 422
             places = [fault["loc"] for fault in reply.json()["detail"]]
@@ -42,11 +42,11 @@ BODIES = [
 ]
 
 
-async def test_bad_bodies_are_refused_as_json(serve: Serve) -> None:
+async def test_bad_bodies_are_refused_as_json(serve_model: ServeModel) -> None:
     """Given bodies that are no request, when they are posted, then each gets the status that says why, with a JSON
     body, and the next good one is served."""
     with trio.fail_after(60):
-        async with serve("strict.py") as server:
+        async with serve_model("strict.py") as server:
             for body, status in BODIES:
                 reply = await server.client.post(
                     "/predictions", content=body, headers={"content-type": "application/json"}

@@ -9,8 +9,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from scenarios.conftest import Serve
-from scenarios.events import socket
+from cog_trio.testing import ServeModel
 
 
 async def say(talk: WebSocketConnection, **message: Any) -> None:
@@ -32,11 +31,11 @@ async def until_end(talk: WebSocketConnection, count: int = 1) -> dict[str, list
     return seen
 
 
-async def test_two_runs_share_a_socket(serve: Serve) -> None:
+async def test_two_runs_share_a_socket(serve_model: ServeModel) -> None:
     """Given a model with two slots, when two runs are started over one socket and a third, then the two stream side by
     side, the third is refused with 409, and all events are there in order."""
     with trio.fail_after(60):
-        async with serve("tokens_async.py") as server, socket(server) as talk:
+        async with serve_model("tokens_async.py") as server, server.socket() as talk:
             for id in ("a", "b", "c"):
                 await say(talk, id=id, input={"count": 10, "delay": 0.02})
             seen = await until_end(talk, 2)
@@ -48,13 +47,13 @@ async def test_two_runs_share_a_socket(serve: Serve) -> None:
                 assert len(chunks) == 10
 
 
-async def test_a_plain_model_is_served_too_and_joined_from_another_socket(serve: Serve) -> None:
+async def test_a_plain_model_is_served_too_and_joined_from_another_socket(serve_model: ServeModel) -> None:
     """Given a model that does not offer server-sent events, then a WebSocket has its events, on every socket."""
     with trio.fail_after(60):
         async with (
-            serve("waits.py") as server,
-            socket(server) as first,
-            socket(server) as second,
+            serve_model("waits.py") as server,
+            server.socket() as first,
+            server.socket() as second,
         ):
             await say(first, id="a", input={"name": "it", "yields": 3, "seconds": 0.3})
             assert (await hear(first))["event"] == "start"
@@ -65,11 +64,11 @@ async def test_a_plain_model_is_served_too_and_joined_from_another_socket(serve:
             assert mine[-1]["data"]["status"] == "succeeded"
 
 
-async def test_closing_the_socket_cancels_and_so_does_a_message(serve: Serve) -> None:
+async def test_closing_the_socket_cancels_and_so_does_a_message(serve_model: ServeModel) -> None:
     """Given a run of 30 s, when it is cancelled by message, and another one by closing, then both end canceled."""
     with trio.fail_after(60):
-        async with serve("waits.py") as server:
-            async with socket(server) as talk:
+        async with serve_model("waits.py") as server:
+            async with server.socket() as talk:
                 await say(talk, id="a", input={"seconds": 30})
                 assert [(await hear(talk))["event"] for _ in range(2)] == ["start", "log"]
                 await say(talk, cancel="a")
@@ -82,10 +81,10 @@ async def test_closing_the_socket_cancels_and_so_does_a_message(serve: Serve) ->
             assert (await server.health())["status"] == "READY"
 
 
-async def test_many_events_arrive_whole_and_a_stop_closes_the_socket(serve: Serve) -> None:
+async def test_many_events_arrive_whole_and_a_stop_closes_the_socket(serve_model: ServeModel) -> None:
     """Given 20,000 yields, then all arrive; when the server stops, the socket is closed with 1001 at once."""
     with trio.fail_after(60):
-        async with serve("tokens.py") as server, socket(server) as talk:
+        async with serve_model("tokens.py") as server, server.socket() as talk:
             await say(talk, id="a", input={"count": 20_000})
             (events,) = (await until_end(talk)).values()
             assert [event["seq"] for event in events] == list(range(1, len(events) + 1))

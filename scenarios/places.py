@@ -1,0 +1,9 @@
+"""Where models are that scenarios name by their paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+MODELS: Final = Path(__file__).parent / "models"  # found by name, as pyproject.toml says (cog_trio_models)
+EXAMPLES: Final = Path(__file__).parent.parent / "docs" / "examples"
