@@ -172,7 +172,8 @@ async def test_services_side_by_side_nested_and_one_after_the_other(mark: str) -
             await echo.wait_ready()
             await hello.wait_ready()
             async with trio.open_nursery() as nursery, httpx.AsyncClient(timeout=20, trust_env=False) as client:
-                urls = [*await nursery.start(serve_http, echo, Settings(port=0)), *await nursery.start(serve_http, hello)]
+                first = await nursery.start(serve_http, echo, Settings(port=0))
+                urls = [*first, *await nursery.start(serve_http, hello)]
                 assert urls[0] != urls[1]
                 shouted = await client.post(f"{urls[1]}/predictions", json={"input": {"name": "you"}})
                 assert shouted.json()["output"] == "hello you"

@@ -63,7 +63,7 @@ async def test_concurrent_runs_four_at_once(serve_model: ServeModel) -> None:
 
 
 async def test_pipeline_answers_in_batches(serve_model: ServeModel) -> None:
-    """Given the pipeline example, when a text is sent, then each of its words is answered, those of one batch together."""
+    """Given the pipeline example, when a text is sent, then each of its words is answered, all in one batch."""
     with trio.fail_after(60):
         async with serve_model(EXAMPLES / "pipeline") as server:
             reply = (await server.predict({"text": "a small boat"})).json()
