@@ -26,7 +26,7 @@ from cog_trio.embedding import Embedding
 from cog_trio.ending import Ending
 from cog_trio.files import Readiness, Workspace, keep_ready_file
 from cog_trio.fleet import Fleet
-from cog_trio.health import FINAL, HealthSnapshot
+from cog_trio.health import FINAL, HealthSnapshot, State
 from cog_trio.input_validation import InvalidInput, MalformedInput
 from cog_trio.keeping import Keeper
 from cog_trio.lifecycle import Callback, Feed, Lifecycle
@@ -105,6 +105,7 @@ class PredictionService(Embedding):
         self._fleet = Fleet(settings, nursery, self._lifecycle, self._on_change)
         self._keeper = Keeper(settings.stream_grace, nursery.start_soon)
         self._readiness = Readiness()
+        self._changed = trio.lowlevel.ParkingLot()  # those who wait for another health
         self._last_number = 0
         self._webhooks = Webhooks(
             nursery.start_soon,
@@ -359,13 +360,15 @@ class PredictionService(Embedding):
         return self.health()
 
     async def wait_ready(self) -> None:
-        """Wait until predictions can be created.
+        """Wait until predictions can be created; with ``Settings.respawn`` also for the worker that follows another.
 
         Raises:
           SetupFailed: if setup has failed; its ``logs`` tell how.
-          NotReady: if there is no model, or the service is shutting down.
+          NotReady: if there is no model, the worker is gone for good, or the service is shutting down.
         """
-        await self._fleet.settled.wait()
+        await trio.lowlevel.checkpoint()
+        while self._fleet.state is State.STARTING and not self.draining:
+            await self._changed.park()
         if not self._fleet.ready or self.draining:
             raise not_ready(self.health())
 
@@ -386,6 +389,8 @@ class PredictionService(Embedding):
         self._queue.advance()
 
     def _tell_health(self) -> None:
+        if self._changed:
+            self._changed.unpark_all()
         self._lifecycle.health_is(self._fleet.state.value, self.draining, self._fleet.cause)
 
     def _number(self) -> int:

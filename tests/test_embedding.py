@@ -246,6 +246,20 @@ async def test_a_setup_that_fails_is_a_named_error_with_its_logs(autojump_clock:
             assert "[coglet::setup] loading" in raised.value.logs
 
 
+async def test_setup_that_goes_on_is_waited_for_and_the_shutdown_ends_that(autojump_clock: Clock) -> None:
+    worker = FakeWorker()
+    async with open_service("m.py", worker=worker) as service, trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(ShuttingDown):
+                await service.wait_ready()
+
+        nursery.start_soon(wait)
+        await trio.sleep(5)
+        assert len(nursery.child_tasks) == 1
+        service.shutdown()
+
+
 async def test_without_a_model_there_is_nothing_to_wait_for(autojump_clock: Clock) -> None:
     async with open_service() as service:
         with pytest.raises(NotReady):

@@ -108,6 +108,7 @@ async def test_the_pause_grows_while_workers_do_not_last(
             pauses.append(await until(service, "READY") - died)
         assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
         assert service.health().respawns == 9
+        await service.wait_ready()
         assert (await ended(service)).status.value == "succeeded"
 
 
@@ -154,6 +155,15 @@ async def test_a_first_setup_that_fails_is_final(autojump_clock: Clock, monkeypa
         assert (await service.wait_started()).status == "SETUP_FAILED"
         await trio.sleep(1000)
         assert service.health().status == "SETUP_FAILED"
+
+
+async def test_the_worker_that_follows_is_waited_for(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with respawning(monkeypatch, exit_9, echo) as (service, _, _):
+        await ended(service)
+        died = trio.current_time()
+        await service.wait_ready()
+        assert trio.current_time() == died + 1.0
+        assert (await service.predict({"n": 1})).result() == {"n": 1}
 
 
 async def test_without_respawn_it_is_over(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
