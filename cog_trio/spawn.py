@@ -47,6 +47,7 @@ _COMMAND = (
 _SECRETS = (  # variables of the server's that no model has to know; settings.py marks the same ones
     "COG_TRIO_AUTH_TOKEN",
     "COG_TRIO_UPLOAD_URL",
+    "COG_TRIO_URL",
     "COG_TRIO_WEBHOOK_SECRET",
     "WEBHOOK_AUTH_TOKEN",
 )
