@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ from scenarios.places import EXAMPLES, MODELS
 
 PROGRAM = EXAMPLES / "embedding" / "program.py"
 THIRTY = MODELS / "thirty.py"
+
+
+INTERRUPTED = """
+import sys, trio, cog_trio
+
+async def main():
+    async with cog_trio.open_service(sys.argv[1]) as service:
+        await service.wait_ready()
+        await service.predict({"note": sys.argv[2]})
+
+trio.run(main)
+"""
 
 
 def descriptors() -> dict[int, str]:
@@ -217,13 +230,29 @@ async def test_crash_and_wrong_input_and_wrong_model_by_name(tmp_path: Path, mar
             assert "Traceback" in failed.value.logs
 
 
-async def test_a_local_file_goes_in_as_a_path(tmp_path: Path, mark: str) -> None:
-    """Given the image example, when a program gives it a path, then the picture comes back blurred."""
+async def test_ctrl_c_in_a_program(tmp_path: Path) -> None:
+    """Given a program of a few lines whose model works, when it gets SIGINT, then it ends as Python programs do, the
+    model was cancelled before that, and nothing is left."""
+    name, note = f"interrupted-{os.getpid()}-{time.time_ns()}", tmp_path / "note"
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
     with trio.fail_after(60):
-        async with open_service(EXAMPLES / "image") as service:
-            await service.wait_ready()
-            prediction = await service.predict({"image": EXAMPLES / "image" / "boat.png", "radius": 2})
-            assert prediction.result().startswith("data:image/png;base64,")
+        async with trio.open_nursery() as nursery:
+            process: trio.Process = await nursery.start(
+                partial(
+                    trio.run_process,
+                    [sys.executable, "-c", INTERRUPTED, str(THIRTY), str(note)],
+                    check=False,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, MARK: name, "TMPDIR": str(temporary)},
+                )
+            )
+            await until_begun(note)
+            process.send_signal(signal.SIGINT)
+    assert process.returncode == -signal.SIGINT
+    assert note.read_text().startswith("canceled ")
+    await nothing_left(name)
+    assert list(temporary.iterdir()) == []
 
 
 def test_it_works_from_anyio_on_trio(tmp_path: Path, mark: str) -> None:
