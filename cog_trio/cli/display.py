@@ -8,7 +8,7 @@ made up for at the end, out of the whole output. The exit code is the answer.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,10 +57,15 @@ class Display:
         """Text of the model."""
         self._console.err(text)
 
-    async def item(self, index: int, value: Callable[[], Any]) -> None:
-        """An item of the output, which ``value`` decodes. One that is not the next is left for the end."""
-        if self._at_once and index == self._seen:
-            await self._show_item(value())
+    @property
+    def wants_items(self) -> bool:
+        """Items are shown as they come; if not, there is no need to decode them."""
+        return self._at_once
+
+    async def items(self, first: int, values: Sequence[Any]) -> None:
+        """Items of the output, the first of them with this index. Those that are not the next are left for the end."""
+        if self._at_once and first <= self._seen:
+            await self._show_items(values[self._seen - first :])
         await self._console.room()
 
     async def finish(self, prediction: Mapping[str, Any]) -> int:
@@ -71,8 +76,7 @@ class Display:
             if self._look.as_json:
                 await self._show_whole(prediction)
             elif self._at_once:
-                for value in output[self._seen :] if isinstance(output, list) else ():
-                    await self._show_item(value)
+                await self._show_items(output[self._seen :] if isinstance(output, list) else ())
                 if self._open:
                     self._console.out(b"\n")
             elif prediction["status"] == "succeeded":
@@ -96,6 +100,16 @@ class Display:
 
     # Parts.
 
+    async def _show_items(self, values: Sequence[Any]) -> None:
+        if self._shape.glued and not self._shape.files and all(isinstance(value, str) for value in values):
+            self._seen += len(values)  # the usual stream of text: many small items at once
+            if text := "".join(values):
+                self._console.out(_encoded(text))
+                self._open = self._look.terminal and not text.endswith("\n")
+            return
+        for value in values:
+            await self._show_item(value)
+
     async def _show_item(self, value: Any) -> None:
         index, self._seen = self._seen, self._seen + 1
         if await self._to_stdout(value, self._shape.items):
@@ -103,11 +117,8 @@ class Display:
         value = await self._replace(value, self._shape.items, (str(index),))
         if self._shape.files:
             return
-        glued = self._shape.glued and isinstance(value, str)
         text = value if isinstance(value, str) else pretty(value, indent=False)
-        self._console.out(_encoded(text if glued else f"{text}\n"))
-        if text:
-            self._open = glued and not text.endswith("\n") and self._look.terminal
+        self._console.out(_encoded(f"{text}\n"))
 
     async def _show_output(self, value: Any) -> None:
         if await self._to_stdout(value, self._shape.schema):

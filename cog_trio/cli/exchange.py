@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -114,8 +113,8 @@ class Exchange:
                 self._console.phase("Running")
             self._show_logs(prediction)
             output = prediction.get("output")
-            for index, item in enumerate(output if isinstance(output, list) else ()):
-                await self._display.item(index, partial(_same, item))
+            if isinstance(output, list):
+                await self._display.items(0, output)
 
     def _show_logs(self, prediction: Mapping[str, Any]) -> None:
         logs = str(prediction.get("logs", ""))
@@ -147,7 +146,7 @@ async def show_event(event: str, data: Any, display: Display, console: Console) 
     elif event == "log":
         display.log(str(data["data"]))
     elif event == "output":
-        await display.item(int(data["index"]), lambda: data["chunk"])
+        await display.items(int(data["index"]), [data["chunk"]])
     elif event == "error" and data.get("skipped"):
         console.say(f"{data['skipped']} events were lost on the way")
     await console.room()
@@ -171,10 +170,6 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, Any]]
                 if name:
                     yield name, json.loads(data)
                 name, data = "", bytearray()
-
-
-def _same(item: Any) -> Any:
-    return item
 
 
 def _prediction(body: bytes) -> Mapping[str, Any]:

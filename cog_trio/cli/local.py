@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ from cog_trio.cli.results import Shape
 from cog_trio.cli.session import Stop, run_session
 from cog_trio.files import open_workspace
 from cog_trio.jsonvalue import decode_json
-from cog_trio.stream import LogEvent, Mark, Subscription
+from cog_trio.stream import Event, LogEvent, Mark, Subscription
 
 if TYPE_CHECKING:
     from cog_trio.cli.ask import Ask
@@ -115,14 +116,21 @@ class _Run:
             batch = subscription.take()
             if batch.lost:
                 self._console.say(f"{NAME}: {batch.lost} events were lost: what reads our output is too slow")
-            for event in batch.events:
-                if isinstance(event, int):
-                    await display.item(event, partial(_decoded, prediction, event))
-                elif isinstance(event, LogEvent):
-                    display.log(event.data)
-                elif event is Mark.START:
-                    self._console.phase("Running")
+            for items, several in groupby(batch.events, _is_item):
+                if items and display.wants_items:
+                    indices = [index for index in several if isinstance(index, int)]
+                    await display.items(indices[0], [_decoded(prediction, index) for index in indices])
+                    continue
+                for event in several:
+                    if isinstance(event, LogEvent):
+                        display.log(event.data)
+                    elif event is Mark.START:
+                        self._console.phase("Running")
             await self._console.room()
+
+
+def _is_item(event: Event) -> bool:
+    return isinstance(event, int)
 
 
 def _fetched(prediction: cog_trio.Prediction) -> tuple[int, int | None] | None:
