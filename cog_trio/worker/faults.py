@@ -31,13 +31,13 @@ def one_line(error: BaseException) -> str:
     only = sole(error)
     if only is not error:
         return cut(_line(only), MAX_ERROR)
-    return cut(f"{_line(error)}: {'; '.join(map(_line, _leaves(error)))}", MAX_ERROR)
+    return cut(f"{_line(error)}: {'; '.join(map(_line, leaves(error)))}", MAX_ERROR)
 
 
 def sole(error: BaseException) -> BaseException:
     """The one error that a group was made of, however deep; else the error itself."""
-    leaves = list(_leaves(error)) if isinstance(error, BaseExceptionGroup) else []
-    return leaves[0] if len(leaves) == 1 else error
+    found = list(leaves(error))
+    return found[0] if len(found) == 1 else error
 
 
 def cut(text: str, limit: int) -> str:
@@ -57,9 +57,9 @@ def _line(error: BaseException) -> str:
     return f"{name}: {message}" if message else name
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """In their order, however deep the groups are nested."""
-    left: list[BaseException] = [group]
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """What a group was made of, in order, however deep; else the error itself."""
+    left = [error]
     while left:
         error = left.pop()
         if isinstance(error, BaseExceptionGroup):

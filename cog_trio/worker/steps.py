@@ -9,7 +9,6 @@ a ``Cancelled`` that comes to us is thrown into it, and what it yields after one
 from __future__ import annotations
 
 import inspect
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,12 +18,10 @@ import trio
 from trio.lowlevel import disable_ki_protection
 
 from cog_trio.worker.cancel import KEEPERS
+from cog_trio.worker.faults import leaves
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
 from cog_trio.worker.slots import Job
 from cog_trio.worker.values import is_file
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import BaseExceptionGroup
 
 SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
 T = TypeVar("T")
@@ -123,9 +120,7 @@ async def _send(job: Job, item: Any, outputs: Sender, *, yielded: bool) -> None:
 
 def is_cancelled(fault: BaseException | None) -> bool:
     """Whether a fault is nothing but the end of a scope."""
-    if isinstance(fault, BaseExceptionGroup):
-        return fault.split(trio.Cancelled)[1] is None
-    return isinstance(fault, trio.Cancelled)
+    return fault is not None and all(isinstance(error, trio.Cancelled) for error in leaves(fault))
 
 
 def explain(outputs: Sender, fault: BaseException | None) -> str | None:

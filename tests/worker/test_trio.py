@@ -128,6 +128,8 @@ async def test_W38_D14_the_leaves_of_a_group_are_named(tmp_path: Path) -> None:
             assert told.startswith(error[0])
             assert all(each in told for each in error)
             assert len(error) > 1 or told == error[0]
+        deep = "def run():\n e = OSError(1)\n for _ in range(3000): e = ExceptionGroup('g', [e])\n raise e"
+        assert (await parent.run({"code": GROUP + deep})).error == "OSError: 1"
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 
