@@ -20,7 +20,7 @@ from cog_trio.settings import Settings
 from cog_trio.transport.http import server as module
 from cog_trio.transport.http.connection import App
 from cog_trio.transport.http.server import CannotListen, open_listeners, serve_app, serve_http
-from tests.transport.http.support import Client, FakeService, InstantService, app_of
+from tests.transport.http.support import Client, FakeService, InstantService, app_of, request
 from tests.transport.http.test_connection import GET, Receive, Send, Waiting, hello, reply
 from tests.transport.http.test_http2 import Client2
 
@@ -120,6 +120,21 @@ async def test_http_1_1_over_tls_with_large_bodies_both_ways(files: Files) -> No
         client = await site.greet()
         for size in (0, 1, 70_000, 5_000_000):
             assert (await client.request("POST", "/", b"x" * size)).body == b"https" + b"x" * size
+
+
+async def test_pipelined_requests_and_bodies_that_nobody_reads(files: Files) -> None:
+    async with serving(files, app_of(InstantService(), Settings(body_limit=1000))) as site:
+        client = await site.greet()
+        large = request("POST", "/predictions", b"x" * 200_000, "content-type: application/json")
+        await client.send(request("GET", "/livez") * 3 + large + request("GET", "/readyz"))
+        statuses = [(await client.response()).status for _ in range(5)]
+        assert statuses == [200, 200, 200, 413, 200]
+        client = await site.greet()
+        for cut in (1, 20, 60):
+            data = request("GET", "/livez")
+            await client.send(data[:cut])
+            await client.send(data[cut:])
+            assert (await client.response()).status == 200
 
 
 async def test_http_2_is_agreed_on_and_spoken(files: Files, nursery: trio.Nursery) -> None:
