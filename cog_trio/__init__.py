@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         PredictionRefused,
         PredictionStarted,
         ServiceEvent,
+        Statistics,
+        WorkerDescribed,
         WorkerEnded,
         WorkerReady,
         WorkerStarted,
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
         PredictionService,
         QueueTimedOut,
         Rejected,
-        Statistics,
     )
     from cog_trio.settings import Settings
     from cog_trio.streaming import Completed, Log, Lost, Metric, Output, PredictionStream, Start, StreamEvent
@@ -98,11 +99,12 @@ _HOMES = {
     "SetupFailed": "cog_trio.refusals",
     "ShuttingDown": "cog_trio.refusals",
     "Start": "cog_trio.streaming",
-    "Statistics": "cog_trio.service",
+    "Statistics": "cog_trio.lifecycle",
     "Status": "cog_trio.prediction",
     "StreamEvent": "cog_trio.streaming",
     "WebhookEvent": "cog_trio.prediction",
     "WorkerDied": "cog_trio.failures",
+    "WorkerDescribed": "cog_trio.lifecycle",
     "WorkerEnded": "cog_trio.lifecycle",
     "WorkerReady": "cog_trio.lifecycle",
     "WorkerStarted": "cog_trio.lifecycle",
@@ -157,6 +159,7 @@ __all__ = [
     "Status",
     "StreamEvent",
     "WebhookEvent",
+    "WorkerDescribed",
     "WorkerDied",
     "WorkerEnded",
     "WorkerReady",

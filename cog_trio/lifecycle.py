@@ -91,6 +91,13 @@ class WorkerStarted(ServiceEvent):
 
 
 @dataclass(frozen=True)
+class WorkerDescribed(ServiceEvent):
+    """The model is imported: its document can be had, while setup goes on."""
+
+    worker: int
+
+
+@dataclass(frozen=True)
 class WorkerReady(ServiceEvent):
     worker: int
     setup: float  # seconds from its start
@@ -107,6 +114,28 @@ class EventsLost(ServiceEvent):
     """To a reader that was too slow; what follows is complete again."""
 
     count: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """A service in numbers, at one moment. Totals count from the opening of the service."""
+
+    slots: int  # of the workers that are ready
+    idle: int  # of these
+    running: int  # predictions in flight that do not wait for a slot
+    queued: int  # that do
+    workers: int  # that are ready
+    respawns: int  # workers that took the place of another
+    created: int  # predictions, in all
+    succeeded: int
+    failed: int
+    canceled: int
+    refused: int  # that were not created
+    retained: int  # finished ones that can still be read
+    retained_bytes: int
+    webhooks: int  # predictions whose webhooks are not all delivered yet
+    webhooks_failed: int  # terminal webhooks that were given up
+    webhooks_lost: int  # others that were not delivered
 
 
 Callback: TypeAlias = Callable[[ServiceEvent], None]

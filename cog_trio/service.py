@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from cog_trio.fleet import Fleet
 from cog_trio.health import FINAL, HealthSnapshot, State
 from cog_trio.input_validation import InvalidInput, MalformedInput
 from cog_trio.keeping import Keeper
-from cog_trio.lifecycle import Callback, Feed, Lifecycle
+from cog_trio.lifecycle import Callback, Feed, Lifecycle, Statistics
 from cog_trio.prediction import ALL_EVENTS, Prediction, Status, WebhookEvent
 from cog_trio.refusals import (
     AlreadyRunning,
@@ -62,28 +61,6 @@ __all__ = [
     "Rejected",
     "TooManyFollowers",
 ]
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """A service in numbers, at one moment. Totals count from the opening of the service."""
-
-    slots: int  # of the workers that are ready
-    idle: int  # of these
-    running: int  # predictions in flight that do not wait for a slot
-    queued: int  # that do
-    workers: int  # that are ready
-    respawns: int  # workers that took the place of another
-    created: int  # predictions, in all
-    succeeded: int
-    failed: int
-    canceled: int
-    refused: int  # that were not created
-    retained: int  # finished ones that can still be read
-    retained_bytes: int
-    webhooks: int  # predictions whose webhooks are not all delivered yet
-    webhooks_failed: int  # terminal webhooks that were given up
-    webhooks_lost: int  # others that were not delivered
 
 
 class PredictionService(Embedding):

@@ -31,6 +31,7 @@ from cog_trio.lifecycle import (
     PredictionRefused,
     PredictionStarted,
     ServiceEvent,
+    Statistics,
     WorkerEnded,
 )
 from cog_trio.status import TERMINAL
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from cog_trio.health import HealthSnapshot
-    from cog_trio.service import Statistics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)  # seconds
