@@ -14,6 +14,7 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import trio
+from hypercorn.events import Closed, Event
 from hypercorn.protocol.events import Body, Data, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
@@ -50,6 +51,12 @@ class Http2(H2Protocol):
         now = trio.current_time()
         for stream_id in [number for number, pace in self._bodies.items() if pace.deadline <= now]:
             await self._give_up(stream_id)
+
+    async def handle(self, event: Event) -> None:
+        await super().handle(event)
+        if isinstance(event, Closed):  # whoever waits for room in a stream learns that there will be none
+            for buffer in list(self.stream_buffers.values()):
+                await buffer.close()
 
     def _note(self, event: Any) -> None:
         """Keep book of the requests that are not whole."""

@@ -48,6 +48,7 @@ class Conversation:
         self._send = send
         self._followed: set[str] = set()
         self._unfollowed = trio.lowlevel.ParkingLot()
+        self._closed = False  # by us: nothing may be sent any more, so nothing that comes is done
 
     async def run(self, protocol: str | None = None) -> None:
         """Accept the socket, by the subprotocol if there is one, and talk until its end.
@@ -71,6 +72,7 @@ class Conversation:
         await self._service.wait_shutdown()
         while self._followed:
             await self._unfollowed.park()
+        self._closed = True
         await self._send({"type": "websocket.close", "code": GOING_AWAY})
         conversation.cancel()
 
@@ -78,6 +80,8 @@ class Conversation:
 
     def _hear(self, nursery: trio.Nursery, message: bytes) -> bytes | None:
         """Do what a message asks for; gives the event that tells why not."""
+        if self._closed:
+            return None
         try:
             id = _cancel(message).cancel
         except (msgspec.MsgspecError, UnicodeError, RecursionError):

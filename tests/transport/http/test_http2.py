@@ -237,6 +237,27 @@ async def test_a_stream_whose_window_never_opens_is_reset_after_30_s(
     assert trio.current_time() - start == 30.0
 
 
+async def test_a_client_that_leaves_amid_a_reply_holds_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The app that waits for room in its stream goes on at once, not after the write timeout."""
+    gone: list[float] = []
+
+    async def large(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        await reply(send, b"x" * 2_000_000)
+        gone.append(trio.current_time())
+
+    client = Client2(nursery, large, window=70_000)
+    client.acknowledges = False
+    start = trio.current_time()
+    await client.ask("GET", "/")
+    await trio.testing.wait_all_tasks_blocked()
+    assert gone == []
+    await client.stream.aclose()
+    await trio.sleep(20)
+    assert gone == [start]
+
+
 async def test_idle_http2_connections_close_after_75_s(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:

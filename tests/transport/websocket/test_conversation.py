@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from cog_trio.stream import MAX_FOLLOWERS
 from cog_trio.transport.http.connection import App, serve_connection
 from cog_trio.transport.http.http1 import PING, PONG_TIME
 from cog_trio.transport.http.server import ServerState
+from cog_trio.transport.websocket.conversation import Conversation
 from tests.transport.http.support import FakeService, app_of, connect, request
 
 Event = dict[str, Any]
@@ -318,6 +319,32 @@ async def test_drain_closes_a_socket_when_nothing_is_followed_on_it(
         service.finish("a")
         assert (await talk.event())["event"] == "completed"
         assert await talk.closed() == 1001
+
+
+async def test_what_comes_while_we_close_gets_no_answer(
+    service: FakeService, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Nothing may be sent behind the close, and its sending can take a while."""
+    closing, sent = trio.Event(), list[str]()
+    coming: Iterator[dict[str, Any]] = iter(
+        [{"type": "websocket.connect"}, {"type": "websocket.receive", "bytes": b"{", "text": None}]
+    )
+
+    async def receive() -> dict[str, Any]:
+        message = next(coming, None)
+        if message is None or "text" in message:
+            await closing.wait()
+        return message or {"type": "websocket.disconnect", "code": 1001}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+        if message["type"] == "websocket.close":
+            closing.set()
+            await trio.sleep(1)
+
+    service.shutdown()
+    await Conversation(service, (), receive, send).run()
+    assert sent == ["websocket.accept", "websocket.close"]
 
 
 @pytest.mark.parametrize("origin", ["http://localhost", "http://page.example"])
