@@ -32,7 +32,7 @@ from cog_trio.bridge.protocol import (
 from cog_trio.health import Health, State, WorkerHealth
 from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
-from cog_trio.lifecycle import Lifecycle, WorkerEnded, WorkerReady, WorkerStarted
+from cog_trio.lifecycle import Lifecycle, WorkerDescribed, WorkerEnded, WorkerReady, WorkerStarted
 from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
 from cog_trio.origin import WORKER
 from cog_trio.permit.pool import PermitInUse
@@ -285,6 +285,8 @@ class Backend:
             self.schema = bytes(event.schema)
             self.health.versions.update(event.versions)
             self._nursery.start_soon(self._compile, event, self._compiled)
+            if self._lifecycle.observed:
+                self._lifecycle.tell(WorkerDescribed(self._lifecycle.now(), self._number))
         elif isinstance(event, Lost):
             self._lose(event.cause)
 

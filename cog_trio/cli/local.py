@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cog_trio.spawn import WorkerProcess
 
 LONG: Final = 400  # characters of a line that is not said twice
+STARTING: Final = "STARTING"
 READY: Final = ("READY", "BUSY", "UNHEALTHY")
 
 
@@ -80,8 +81,8 @@ class _Run:
             cwd=plan.folder,
             environment=plan.environment,
         ) as service:
-            health = await service.wait_started()
-            if health.status not in READY or service.schema is None:
+            await _described(service)
+            if service.schema is None:
                 return FAILED  # the log has said why
             return await self._predict(service, json.loads(service.schema))
 
@@ -91,10 +92,12 @@ class _Run:
 
     async def _predict(self, service: cog_trio.PredictionService, document: dict[str, object]) -> int:
         ask, console = self._ask, self._console
-        self._console.phase("Reading the inputs")
         inputs = Inputs.of(document, ask.mode)
-        try:
+        try:  # beside setup: what is wrong is told at once
             values = await trio.to_thread.run_sync(inputs.build, ask.pairs, ask.given, ask.read, abandon_on_cancel=True)
+            health = await service.wait_started()
+            if health.status not in READY:
+                return FAILED
             prediction = service.create(input=json.dumps(values).encode(), streamed=True, mode=cog_trio.Mode(ask.mode))
         except BadInputs as bad:
             return refuse(console, bad.faults)
@@ -127,6 +130,20 @@ class _Run:
                     elif event is Mark.START:
                         self._console.phase("Running")
             await self._console.room()
+
+
+async def _described(service: cog_trio.PredictionService) -> None:
+    """Wait until the model has been imported, or it is clear that it won't be."""
+    known = trio.Event()
+
+    def hear(event: cog_trio.ServiceEvent) -> None:
+        if isinstance(event, (cog_trio.WorkerDescribed, cog_trio.HealthChanged)):
+            known.set()
+
+    forget = service.observe(hear)
+    if service.schema is None and service.health().status == STARTING:
+        await known.wait()
+    forget()
 
 
 def _is_item(event: Event) -> bool:
