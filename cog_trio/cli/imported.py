@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import packages_distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ MAX_SOURCES: Final = 200  # files of a model that are looked at
 
 def unnamed(source: Source, folder: Path, required: frozenset[str]) -> Iterator[Finding]:
     """One hint for each package that the file, or a local file that it imports, takes from nowhere."""
-    known = packages_distributions()
+    known = _installed()
     told: set[str] = set()
     for file in _reached(source, folder):
         for name, node in _roots(file):
@@ -57,6 +57,26 @@ def _roots(source: Source) -> Iterator[tuple[str, ast.stmt]]:
                 yield alias.name.partition(".")[0], node
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             yield node.module.partition(".")[0], node
+
+
+def _installed() -> dict[str, list[str]]:
+    """The distributions that bring each top-level name; Python has this itself, but for old wheels only until 3.11."""
+    found: dict[str, list[str]] = {}
+    for distribution in distributions():
+        title: str | None = distribution.metadata["Name"]  # None: a record that is broken
+        for name in _tops(distribution) if title else ():
+            found.setdefault(name, []).append(str(title))
+    return found
+
+
+def _tops(distribution: Distribution) -> set[str]:
+    listed = distribution.read_text("top_level.txt")
+    if listed:
+        return set(listed.split())
+    firsts = {path.parts[0] for path in distribution.files or () if path.suffix in (".py", ".so", ".pyd")}
+    return {
+        first.partition(".")[0] for first in firsts if first.isidentifier() or first.endswith((".py", ".so", ".pyd"))
+    }
 
 
 def _others(name: str, folder: Path, known: Mapping[str, list[str]]) -> list[str]:
