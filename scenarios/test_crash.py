@@ -52,7 +52,8 @@ async def _fails_by(server: Any, how: str, words: list[str]) -> None:
     reply = await server.predict()
     assert reply.status_code == 503
     assert "Setup has not finished" not in reply.json()["error"]
-    assert (await server.client.get("/")).status_code == 200
+    for path, status in (("/", 200), ("/livez", 503), ("/readyz", 503)):
+        assert (await server.client.get(path)).status_code == status
     assert (await server.look("last"))["status"] == "failed"
     with trio.fail_after(GONE):
         while marked(server.mark) != [server.process.pid]:

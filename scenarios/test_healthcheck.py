@@ -34,9 +34,12 @@ async def test_healthcheck_unhealthy_is_passing_and_predictions_go_on(
             seen = await server.health()
             assert seen["status"] == "UNHEALTHY"
             assert "returned False" in seen["user_healthcheck_error"]
+            assert (await server.client.get("/readyz")).status_code == 503
+            assert (await server.client.get("/livez")).status_code == 200
             assert (await server.predict()).json()["status"] == "succeeded"
             says.write_text("well")
             assert (await server.health())["status"] == "READY"
+            assert (await server.client.get("/readyz")).status_code == 200
 
 
 async def test_healthcheck_that_raises_shows_the_exception(serve_model: ServeModel, says: Path) -> None:

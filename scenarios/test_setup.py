@@ -101,6 +101,7 @@ async def test_setup_logs_show_while_it_runs_and_a_signal_ends_it(serve_model: S
             with trio.fail_after(20):
                 while "fetching weights" not in (await server.health())["setup"].get("logs", ""):
                     await trio.sleep(0.02)
-            assert (await server.client.get("/openapi.json")).status_code == 200
+            for path, status in (("/openapi.json", 200), ("/livez", 200), ("/readyz", 503)):
+                assert (await server.client.get(path)).status_code == status
             assert await server.stop() == 0
             await nothing_left(server.mark)
