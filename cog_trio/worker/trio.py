@@ -240,11 +240,11 @@ class TrioExecutor:
             async with trio.open_nursery() as nursery:
                 task_status.started(nursery)
                 await trio.sleep_forever()
-        except trio.Cancelled:
-            raise
-        except BaseException as error:  # noqa: BLE001  it is told where it can be
+        except BaseException as error:
             if self._gate.forked:
                 end_forked_child(error)
+            if is_cancelled(error):
+                raise
             if self._closing:
                 self._report(LogLevel.WARNING, f"a background task of the model ended with {one_line(error)}")
                 return

@@ -60,6 +60,7 @@ async def test_D30_a_nursery_for_tasks_that_last_as_long_as_the_worker(tmp_path:
         assert [(await parent.finish(predict)).outputs for predict in predicts] == [[0], [2], [4], [6]]
         assert await parent.leave() == 0
         assert parent.service_log() == "set up\nthe batches end\ngoodbye\n"
+        assert not [message for message in parent.heard if isinstance(message, WorkerLog)]
 
 
 async def test_a_task_of_that_nursery_that_fails_takes_the_worker_along(tmp_path: Path) -> None:
