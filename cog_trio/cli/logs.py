@@ -4,7 +4,7 @@ Modules log through ``logging.getLogger(__name__)``. What belongs to one predict
 ``extra={"id": prediction_id}``, which is a field of its own in JSON and stands behind the text on the console;
 any other ``extra`` is shown the same way, but lists are for machines: JSON alone has them. With several workers,
 lines about one of them have its number as ``worker``. Control characters are
-escaped in both formats, so no id and no text of a user can start a line of its own.
+escaped in both formats, so no id and no text of a user can start a line of its own, or be shown as another.
 
 A log reader that stalls must never stall predictions, and a write to stderr can block. So a line is written at
 once only if stderr says that it has room for it; otherwise it waits for a thread that may block, and later lines
@@ -35,7 +35,9 @@ PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime
 UNUSED: Final = ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks", "_srcfile")
 """What ``logging`` looks up for each record unless told not to (its how-to, "Optimization"); no format shows it."""
 _encode: Final = json.JSONEncoder(default=str).encode
+_TURNS: Final = (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))  # end lines, turn their order
 ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    **{code: f"\\u{code:04x}" for code in _TURNS},
     0x0A: "\\n",
     0x0D: "\\r",
     0x09: "\t",

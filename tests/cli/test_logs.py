@@ -61,7 +61,9 @@ def test_a_line_has_the_number_of_the_worker_that_it_is_about() -> None:
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])
-@pytest.mark.parametrize("text", ["two\nlines", "carriage\rreturn", "escape\x1b[31m", "next\x85line", "zero\0"])
+@pytest.mark.parametrize(
+    "text", ["two\nlines", "carriage\rreturn", "escape\x1b[31m", "next\x85line", "zero\0", "li\u2028ne", "\u202etxt"]
+)
 def test_D9_no_text_starts_a_line_of_its_own(formatter: logging.Formatter, text: str) -> None:
     line = formatter.format(_record(f"before {text} after", id=text))
     assert len(line.splitlines()) == 1
