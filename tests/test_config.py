@@ -139,7 +139,7 @@ def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
         ("run: predict.py\nenvironment: [[A=1]]\n", "not a list or mapping"),
         ("run: predict.py\nenvironment: [A=1, A=2]\n", "sets A a second time"),
         ("x: \x00\n", "not valid YAML"),
-        ("a: " + "[" * 1_500 + "\n", "not valid YAML: it is nested too deeply"),
+        ("- " * 1_500 + "\n", "not valid YAML: it is nested too deeply"),
         ("a: *nowhere\n", "not valid YAML: line 1, column 4: "),
     ],
 )
