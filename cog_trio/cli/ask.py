@@ -7,7 +7,6 @@ JSON, the place for the output. What a text means for its input is told by the m
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,7 +129,9 @@ def answer(
         if variables:
             raise click.UsageError("-e is for models that run here: --url names another server")
         if model != ".":
-            raise click.UsageError(f"both MODEL ({model}) and --url are given: the server has a model of its own")
+            raise click.UsageError(
+                f"both MODEL ({model}) and --url (or COG_TRIO_URL) are given: the server has a model of its own"
+            )
         with noted_signals() as early:
             from cog_trio.cli.remote import run_there
 
@@ -167,7 +168,13 @@ _read: list[bytes] = []
 
 
 def _stdin() -> bytes:
-    """All of stdin, once read for all who ask."""
+    """All of stdin, once read for all who ask.
+
+    Past Python's own stream: a thread that still waits in it when the interpreter ends would be a fatal error.
+    """
     if not _read:
-        _read.append(sys.stdin.buffer.read())
+        pieces = []
+        while piece := os.read(0, 2**20):
+            pieces.append(piece)
+        _read.append(b"".join(pieces))
     return _read[0]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from cog_trio.cli.console import Console
+from cog_trio.cli.logs import ESCAPES
 from cog_trio.cli.options import NAME, USAGE
 from cog_trio.cli.results import STDOUT, BadOutput, Files, Shape, pretty
 
@@ -92,7 +93,8 @@ class Display:
         if prediction["status"] == "canceled":
             self._console.say(self._marked(f"the {what} was canceled"))
         else:
-            self._console.say(self._marked(f"the {what} failed: {' '.join(str(prediction.get('error')).split())}"))
+            why = plain(" ".join(str(prediction.get("error")).split()))
+            self._console.say(self._marked(f"the {what} failed: {why}"))
         return FAILED
 
     def _marked(self, text: str) -> str:
@@ -173,6 +175,11 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
+def plain(text: str) -> str:
+    """What somebody else wrote, for a line of ours: without what could steer a terminal."""
+    return text.translate(ESCAPES)
+
+
 def look_of(ask: Ask) -> Look:
     """How results are shown, with what only the program itself knows: where it prints to."""
     terminal = sys.stdout.isatty()
@@ -183,7 +190,7 @@ def refuse(console: Console, faults: Sequence[str]) -> int:
     """Say what is wrong with the inputs, a line each; the exit code."""
     console.phase("")
     for fault in faults[:FAULTS]:
-        console.say(f"{NAME}: input {fault}")
+        console.say(f"{NAME}: input {plain(fault)}")
     if len(faults) > FAULTS:
         console.say(f"{NAME}: and {len(faults) - FAULTS} more")
     return USAGE

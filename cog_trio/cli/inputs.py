@@ -122,6 +122,9 @@ class Inputs:
                 values[name] = self._from_texts(self._field(name), several, read)
             except _Bad as bad:
                 faults.append(f"{name}: {bad}")
+        for name, value in values.items():
+            if (fault := _unsendable(value)) is not None:
+                faults.append(f"{name}: {fault}")
         if faults:
             raise BadInputs(faults)
         return values
@@ -294,6 +297,17 @@ def _any(field: Mapping[str, Any], text: str) -> Any:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return text
+
+
+def _unsendable(value: Any) -> str | None:
+    """Why a value has no form in JSON, if it has none."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "is not UTF-8 text"
+    except ValueError:
+        return "holds a number that is out of range"
+    return None
 
 
 def _json_list(text: str) -> list[Any] | None:

@@ -55,7 +55,7 @@ def run_here(plan: Launch, process: WorkerProcess, early: Sequence[int], ask: As
                 os.mkdir(staging, 0o700)
                 return await _Run(plan, process, ask, console, stop, staging).run()
 
-    return trio.run(run_session, early, ask.colour, body)
+    return trio.run(run_session, early, ask.colour, ask.debug, body)
 
 
 class _Run:

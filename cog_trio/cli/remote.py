@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from cog_trio.cli.display import FAILED, Display, look_of, refuse
+from cog_trio.cli.display import FAILED, Display, look_of, plain, refuse
 from cog_trio.cli.exchange import Exchange
 from cog_trio.cli.inputs import BadInputs, Inputs
 from cog_trio.cli.options import NAME, PREDICT, USAGE
@@ -45,7 +45,7 @@ def run_there(settings: Settings, early: Sequence[int], ask: Ask) -> int:
             text = str(error)
         if stop.code is None:
             console.phase("")
-            console.say(f"{NAME}: {text}")
+            console.say(f"{NAME}: {plain(text)}")
         return FAILED
 
     if settings.cafile is not None:
@@ -54,7 +54,7 @@ def run_there(settings: Settings, early: Sequence[int], ask: Ask) -> int:
         except OSError as error:
             print(f"{NAME}: --cafile {settings.cafile} can't be used: {error}", file=sys.stderr)
             return USAGE
-    return trio.run(run_session, early, ask.colour, body)
+    return trio.run(run_session, early, ask.colour, ask.debug, body)
 
 
 async def _run(settings: Settings, ask: Ask, console: Console, stop: Stop) -> int:

@@ -8,6 +8,7 @@ word. The code of what ended us stands, whatever the run makes of it.
 from __future__ import annotations
 
 import signal
+import traceback
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import Final
 
@@ -15,7 +16,8 @@ import trio
 
 from cog_trio.cli.bar import open_bar
 from cog_trio.cli.console import Console, open_console
-from cog_trio.cli.display import INTERRUPTED, NOBODY_READS
+from cog_trio.cli.display import FAILED, INTERRUPTED, NOBODY_READS
+from cog_trio.cli.options import NAME
 
 CODES: Final = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 128 + signal.SIGTERM}
 
@@ -51,8 +53,11 @@ class Stop:
             self.gently()
 
 
-async def run_session(early: Sequence[int], colour: bool, body: Callable[[Console, Stop], Awaitable[int]]) -> int:
-    """Run ``body`` with a console and signals; the exit code."""
+async def run_session(
+    early: Sequence[int], colour: bool, debug: bool, body: Callable[[Console, Stop], Awaitable[int]]
+) -> int:
+    """Run ``body`` with a console and signals; the exit code. An error that nobody expected is one line, unless
+    ``debug`` wants to see it."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_console(open_bar(colour=colour)) as console:
             stop = Stop(console)
@@ -61,7 +66,19 @@ async def run_session(early: Sequence[int], colour: bool, body: Callable[[Consol
                 nursery.start_soon(stop.watch, early, signals)
                 nursery.start_soon(stop.watch_reader)
                 with stop.scope:
-                    code = await body(console, stop)
+                    try:
+                        code = await body(console, stop)
+                    except Exception as error:  # noqa: BLE001 (told below: a fault of ours, or of the system)
+                        code = FAILED
+                        console.phase("")
+                        console.say(_told(error, debug))
                 nursery.cancel_scope.cancel()
             console.phase("")
     return code if stop.code is None else stop.code
+
+
+def _told(error: Exception, debug: bool) -> str:
+    if debug:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    text = " ".join(str(error).split())
+    return f"{NAME}: {type(error).__name__}: {text} (--debug shows where)"

@@ -25,7 +25,7 @@ MODEL = "def run(name: str = 'a') -> str:\n    return name\n"
         (["train", "."], "train"),
         (["run", "--url", "ftp://host"], "--url: expected a URL like https://host"),
         (["run", "--url", "https://user:secret@host"], "--auth-token"),
-        (["run", "model.py", "--url", "https://host"], "both MODEL (model.py) and --url are given"),
+        (["run", "model.py", "--url", "https://host"], "both MODEL (model.py) and --url (or COG_TRIO_URL) are given"),
         (["run", "-e", "A=b", "--url", "https://host"], "-e is for models that run here"),
     ],
 )

@@ -135,6 +135,8 @@ def test_a_name_that_comes_again_makes_a_list() -> None:
             "image: gone.png can't be read: No such file or directory; a text that begins with @ is written with @@",
         ),
         ("text=@raw.bin", "text: raw.bin is not UTF-8 text, which this input needs"),
+        ("any=1e999", "any: holds a number that is out of range"),
+        ("text=\udc80", "text: is not UTF-8 text"),
         ("txt=1", "txt: the model has no such input; did you mean text?"),
     ],
 )
