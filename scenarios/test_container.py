@@ -13,7 +13,7 @@ import trio
 
 from cog_trio.testing.server import SOON
 from scenarios.container import Container, open_container, run_entry
-from scenarios.rig import MODELS
+from scenarios.places import MODELS
 
 
 async def _until_gone(path: Path) -> None:

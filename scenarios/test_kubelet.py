@@ -14,7 +14,7 @@ import trio
 import yaml
 
 from scenarios.container import Container, open_container
-from scenarios.rig import EXAMPLES, MODELS
+from scenarios.places import EXAMPLES, MODELS
 
 MANIFEST: Final = next(yaml.safe_load_all((EXAMPLES / "deploy" / "kubernetes.yaml").read_text()))
 POD: Final = MANIFEST["spec"]["template"]["spec"]

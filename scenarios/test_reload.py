@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from scenarios.rig import Server, open_server
+from cog_trio.testing import ServeModel, Server
+from scenarios.processes import worker_of
 
 MODEL = """
 import time
@@ -43,7 +44,7 @@ async def until(server: Server, greeting: str) -> None:
             await trio.sleep(0.05)
 
 
-async def test_a_developer_saves_and_the_server_follows(tmp_path: Path) -> None:
+async def test_a_developer_saves_and_the_server_follows(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a server with --reload, when files of the model are saved, then it answers from the new code on the same
     port; a run that is in flight ends by the old code; a broken save shows, and the next one heals it; what the
     model writes and what is no code starts nothing; a cog.yaml that is wrong leaves the model as it is."""
@@ -52,9 +53,9 @@ async def test_a_developer_saves_and_the_server_follows(tmp_path: Path) -> None:
     (folder / "predict.py").write_text(MODEL)
     (folder / "cog.yaml").write_text("run: predict.py:Runner\n")
     write(folder, "one")
-    async with open_server(folder, tmp_path / "temporary", "--reload") as server:
+    async with serve_model(folder, "--reload") as server:
         await server.until("READY")
-        first = server.worker().pid
+        first = worker_of(server).pid
         await until(server, "one")
         await server.start("long", {"seconds": 1})
         await server.until("BUSY")
@@ -68,7 +69,7 @@ async def test_a_developer_saves_and_the_server_follows(tmp_path: Path) -> None:
         assert "helper.py has changed" in health["setup"]["logs"]
         assert "set up six" in health["setup"]["logs"]
 
-        second = server.worker().pid
+        second = worker_of(server).pid
         assert second != first
         (folder / "weights.json").write_text("{}")
         (folder / ".hidden").mkdir()

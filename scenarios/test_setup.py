@@ -78,10 +78,10 @@ async def test_D33_sync_model_with_two_slots_is_a_failed_setup(serve_model: Serv
 
 
 async def test_setup_timeout_ends_the_worker(serve_model: ServeModel) -> None:
-    """Given a setup of a minute and --setup-timeout 3, when the server starts, then STARTING with the logs so far,
-    after 3 s SETUP_FAILED, and the worker is gone."""
+    """Given a setup of a minute and --setup-timeout 5, when the server starts, then STARTING with the logs so far,
+    after 5 s SETUP_FAILED, and the worker is gone."""
     with trio.fail_after(60):
-        async with serve_model("slow_setup.py", "--setup-timeout", "3", status="STARTING") as server:
+        async with serve_model("slow_setup.py", "--setup-timeout", "5", status="STARTING") as server:
             reply = await server.predict()
             assert reply.status_code == 503
             assert "Setup has not finished yet" in reply.json()["error"]

@@ -1,7 +1,8 @@
 """Which model a test means: names are looked for around the test itself, so that it works from any folder.
 
-``predict.py`` is the nearest one: beside the test's file, else in the folders above it up to pytest's root folder,
-else in the folders that the setting ``cog_trio_models`` names. No name is the nearest folder with a ``cog.yaml``.
+``predict.py`` is looked for in the folders that the setting ``cog_trio_models`` names; then the nearest one is meant:
+beside the test's file, or in the folders above it, up to pytest's root folder. No name is the nearest folder with a
+``cog.yaml``.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ class NoModel(Exception):
     """There is no such model near the test; the text says where it was looked for."""
 
 
-def find_model(model: str | Path | None, test: Path, root: Path, more: Sequence[Path] = ()) -> str:
+def find_model(model: str | Path | None, test: Path, root: Path, first: Sequence[Path] = ()) -> str:
     """The model as ``cog-trio serve`` takes it: an absolute path, with ``:Name`` behind it if ``model`` has that.
 
-    ``test`` is the test's file, ``root`` where the search upwards ends, ``more`` are the folders looked at last.
+    ``test`` is the test's file, ``root`` where the search upwards ends, ``first`` are the folders looked at before.
 
     Raises:
       NoModel: if nothing is there.
     """
     if isinstance(model, Path):
         return str(model)
-    places = [*_upwards(test.parent, root), *more]
+    around = list(_upwards(test.parent, root))
     if model is None:
-        for place in places:
+        for place in around:
             if (place / CONFIG).is_file():
                 return str(place)
         raise NoModel(f"no folder with a {CONFIG} at or above {test.parent}: name the model's file")
+    places = [*first, *around]
     for place in places:
         for name, rest in ((model, ""), _parted(model)):
             if (place / name).exists():

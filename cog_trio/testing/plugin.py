@@ -65,8 +65,8 @@ def serve_model(request: pytest.FixtureRequest, tmp_path: Path) -> ServeModel:
     and ``server.predict``, ``start``, ``finished``, ``cancel``, ``until_logs`` are the usual requests. At the end of
     the block the server must leave with exit code 0, and without any file or process behind it.
 
-    Without a model it is the nearest folder with a ``cog.yaml``, else the nearest file of that name: from the test's
-    folder up to the root folder, then in the folders of the setting ``cog_trio_models``.
+    A model is looked for in the folders of the setting ``cog_trio_models``, then from the test's folder up to the root
+    folder. Without one it is the nearest folder there with a ``cog.yaml``.
     """
     logs = request.node.stash.setdefault(LOGS, [])
 

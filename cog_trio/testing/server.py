@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ SOON: Final = 10.0  # seconds in which anything that is promised "at once" must 
 REPLY: Final = 60.0  # seconds that the client waits for an answer
 SHOWN: Final = 20  # last lines of the log in an error
 ENDS: Final = ("succeeded", "failed", "canceled")
-LOST: Final = ("SETUP_FAILED", "DEFUNCT")  # health that never becomes READY by itself
+LOST: Final = ("SETUP_FAILED", "DEFUNCT")  # health of a server that has just started and will not be READY
 
 Entry = dict[str, Any]
 
@@ -92,17 +92,9 @@ class Server:
         """Wait until health has this status.
 
         Raises:
-          AssertionError: if it has another one after so long, can't get there any more, or the server has ended.
+          AssertionError: if it has another one after so long, or the server has ended.
         """
-        seen: Entry = {}
-        with trio.move_on_after(seconds):
-            while (seen := await self._health_or_end())["status"] != status:
-                if status == "READY" and seen["status"] in LOST:
-                    break
-                await trio.sleep(POLL)
-            else:
-                return seen
-        raise AssertionError(f"health is {_told(seen)}, not {status}; log:\n{shown(self.log[-SHOWN:])}")
+        return await self._until_health(status, seconds, ())
 
     async def until_logs(self, id: str, text: str, seconds: float = SOON) -> Entry:
         """Wait until a prediction has printed this; its state then.
@@ -155,6 +147,17 @@ class Server:
         """
         with trio.fail_after(seconds):
             return await self.process.wait()
+
+    async def _until_health(self, status: str, seconds: float, hopeless: Collection[str]) -> Entry:
+        seen: Entry = {}
+        with trio.move_on_after(seconds):
+            while (seen := await self._health_or_end())["status"] != status:
+                if seen["status"] in hopeless:
+                    break
+                await trio.sleep(POLL)
+            else:
+                return seen
+        raise AssertionError(f"health is {_told(seen)}, not {status}; log:\n{shown(self.log[-SHOWN:])}")
 
     async def _health_or_end(self) -> Entry:
         try:
@@ -221,7 +224,7 @@ async def open_server(
                 async with httpx.AsyncClient(base_url=url, timeout=REPLY, trust_env=False) as client:
                     server = Server(process, url, client, mark, temporary, log)
                     if status is not None:
-                        await server.until(status, timeout)
+                        await server._until_health(status, timeout, LOST if status == "READY" else ())
                     yield server
                 if server.expected is not None:
                     await _left_well(server)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 import trio
 
-from scenarios.events import Event
+from cog_trio.testing import Event
 from scenarios.faults import clients
 from scenarios.faults.ledger import Run, Violation
 from scenarios.faults.life import GRACE, PATIENCE, Life

@@ -16,13 +16,13 @@ from typing import Final
 
 import trio
 
+from cog_trio.testing import Reply, open_server, open_webhook_receiver
 from scenarios.faults import acts, sockets
 from scenarios.faults.ledger import Ledger
 from scenarios.faults.life import GRACE, Act, Life
 from scenarios.faults.stores import open_stores
 from scenarios.faults.usage import MIB
-from scenarios.receiver import Reply, open_receiver
-from scenarios.rig import open_server
+from scenarios.places import MODELS as PLACE
 
 MODELS: Final = {"chaos.py": 1, "chaos_async.py": 4}  # and their slots
 LIVES: Final = ("calm", "sigterm", "shutdown", "kill worker", "kill server", "lose worker", "stick")
@@ -148,14 +148,14 @@ def _listed(counts: Counter[str]) -> str:
 async def live(rng: random.Random, seconds: float, rounds: int, kind: Kind) -> Life:
     """One server: ``rounds`` rounds of so many seconds; then its end."""
     async with AsyncExitStack() as stack:
-        receiver = await stack.enter_async_context(open_receiver(CLOSES))
+        receiver = await stack.enter_async_context(open_webhook_receiver(CLOSES))
         stores = await stack.enter_async_context(open_stores(takes=kind.uploads))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         env = {"CHAOS_FOLDER": folder, **({"COG_TRIO_AUTH_TOKEN": kind.token} if kind.token else {})}
         flags = kind.flags
         if kind.uploads:
             flags += ["--upload-url", stores.uploads.url, "--upload-timeout", "2"]
-        async with open_server(kind.model, Path(folder) / "tmp", *flags, env=env) as server:
+        async with open_server(PLACE / kind.model, *flags, env=env, temporary=Path(folder) / "tmp") as server:
             life = Life(
                 server,
                 receiver,

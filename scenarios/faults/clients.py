@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from scenarios.rig import Server
+from cog_trio.testing import Server
 
 GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)  # the other side has left
 

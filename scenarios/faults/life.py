@@ -19,14 +19,15 @@ from typing import Any, Final, TypeAlias
 import httpx
 import trio
 
+from cog_trio.testing import Server, WebhookReceiver
+from cog_trio.testing.processes import GONE, POLL, marked, nothing_left
 from scenarios.faults import clients
 from scenarios.faults.ledger import ENDS, Ledger, Run, Violation
 from scenarios.faults.plans import Plan
 from scenarios.faults.stores import Stores
 from scenarios.faults.talk import Closed
 from scenarios.faults.usage import MIB, Usage, settled, usage
-from scenarios.receiver import Receiver
-from scenarios.rig import GONE, POLL, Server, marked, nothing_left
+from scenarios.processes import children_of
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -46,7 +47,7 @@ class Life:
     def __init__(
         self,
         server: Server,
-        receiver: Receiver,
+        receiver: WebhookReceiver,
         stores: Stores,
         rng: random.Random,
         acts: Mapping[Act, int],
@@ -262,17 +263,17 @@ class Life:
             if not run.webhook:
                 continue
             with trio.move_on_after(PATIENCE):
-                while run.accepted and not any(webhook.ends for webhook in self._webhooks(run)):
+                while run.accepted and not any(webhook.json()["status"] in ENDS for webhook in self._webhooks(run)):
                     await trio.sleep(POLL)
             came = self._webhooks(run)
-            ends = [webhook.ends for webhook in came]
+            ends = [webhook.json()["status"] in ENDS for webhook in came]
             run.accepted |= run.unsure and bool(came)
             if ends != ([False] * (len(ends) - 1) + [True] if run.accepted else []):
                 raise Violation(f"{run} had webhooks {ends}")
             for webhook in came:
-                self.ledger.looks_right(run, webhook.body)
+                self.ledger.looks_right(run, webhook.json())
             if came:
-                self.ledger.ended(run, came[-1].body)
+                self.ledger.ended(run, came[-1].json())
             run.webhook = False  # checked
 
     def _webhooks(self, run: Run) -> list[Any]:
@@ -297,10 +298,10 @@ class Life:
 
     async def kill_worker(self) -> None:
         self.ending = self.refusing = self.ledger.fatal = True
-        for worker in self.server.children():
+        for worker in children_of(self.server):
             worker.kill()
         with trio.move_on_after(GONE):
-            while [process.pid for process in marked(self.server.mark)] != [self.server.process.pid]:
+            while marked(self.server.mark) != [self.server.process.pid]:
                 await trio.sleep(POLL)
             if (await self.server.health())["status"] != "DEFUNCT":
                 raise Violation("the worker is dead, and health does not say so")
@@ -310,14 +311,14 @@ class Life:
     async def lose_worker(self) -> None:
         """The worker is killed, and another one takes its place."""
         self.refusing = self.ledger.fatal = True
-        lost = self._rng.choice(self.server.children())
+        lost = self._rng.choice(children_of(self.server))
         lost.kill()
         await self._until_replaced(lost.pid)
 
     async def _until_replaced(self, pid: int) -> None:
         with trio.move_on_after(2 * PATIENCE):
             while True:
-                workers = [child.pid for child in self.server.children()]
+                workers = [child.pid for child in children_of(self.server)]
                 health = (await self.client.get("/health-check")).json()
                 states = [worker["status"] for worker in health.get("workers", [health])]
                 if pid not in workers and len(workers) == self._workers and set(states) <= {"READY", "BUSY"}:
@@ -328,7 +329,7 @@ class Life:
     async def stick(self) -> None:
         """A run stops for nothing: with --cancel-grace its worker is killed, and another one takes its place."""
         self.refusing = self.ledger.fatal = True
-        before = {child.pid for child in self.server.children()}
+        before = {child.pid for child in children_of(self.server)}
         with trio.move_on_after(2 * PATIENCE):
             while True:
                 run, body = self.new(lambda rng, name: Plan(name, how="stuck", seconds=100.0), self._rng)
@@ -341,7 +342,7 @@ class Life:
         await self.settle(run)
         assert run.end is not None
         if run.end["status"] == "failed" and run.end["error"].startswith("Worker killed: "):
-            gone = before - {child.pid for child in self.server.children()}
+            gone = before - {child.pid for child in children_of(self.server)}
             if len(gone) != 1:
                 raise Violation(f"of {before} {gone} have gone")
             await self._until_replaced(*gone)

@@ -15,10 +15,9 @@ import psutil
 import pytest
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel, Server
 from scenarios.faults.clients import GONE, Connection, connect, kept, request
 from scenarios.faults.usage import MIB, memory
-from scenarios.rig import Server
 
 CROWD: Final = 2_000
 SLOW: Final = 500
@@ -77,12 +76,12 @@ async def best_of(look: Callable[[], Any], limit: float) -> float:
 
 
 @pytest.mark.timeout(120)
-async def test_2000_connections_against_one_busy_slot(serve: Serve) -> None:
+async def test_2000_connections_against_one_busy_slot(serve_model: ServeModel) -> None:
     """Given one slot that is taken, when 2,000 clients ask at once, then each has its answer within 2 s, and memory
     grows by less than 100 MB."""
     body = request("POST", "/predictions", {"input": {"how": "sleep", "seconds": 60}})
     with trio.fail_after(100):
-        async with serve("stuck.py", "--no-access-log") as server:
+        async with serve_model("stuck.py", "--no-access-log") as server:
             await server.start("long", {"how": "sleep", "seconds": 60})
             before = peak = memory(server.process.pid)
 
@@ -145,11 +144,11 @@ async def slowloris(server: Server, count: int) -> AsyncIterator[list[int]]:
 
 
 @pytest.mark.timeout(120)
-async def test_slowloris_does_not_slow_health(serve: Serve) -> None:
+async def test_slowloris_does_not_slow_health(serve_model: ServeModel) -> None:
     """Given 500 clients that send their requests byte by byte, then health p99 is under 100 ms and predictions run;
     and when the time for a head is over, they are all put out."""
     with trio.fail_after(100):
-        async with serve("echo.py", "--header-timeout", "6") as server, slowloris(server, SLOW) as over:
+        async with serve_model("echo.py", "--header-timeout", "6") as server, slowloris(server, SLOW) as over:
 
             async def look() -> float:
                 return p99(await health_times(server, 0.8))
@@ -167,11 +166,13 @@ async def test_slowloris_does_not_slow_health(serve: Serve) -> None:
     [("tokens.py", {"count": 10_000_000, "size": 20}), ("holds_gil.py", {"millions": 1_000_000})],
     ids=["yields", "holds the GIL"],
 )
-async def test_health_answers_whatever_the_model_does(serve: Serve, model: str, input: dict[str, Any]) -> None:
+async def test_health_answers_whatever_the_model_does(
+    serve_model: ServeModel, model: str, input: dict[str, Any]
+) -> None:
     """Given a run that yields as fast as it can, or holds the interpreter, then health p99 is under 20 ms
     (with the machine to ourselves; beside other tests, 100 ms)."""
     with trio.fail_after(100):
-        async with serve(model) as server:
+        async with serve_model(model) as server:
             server.expected = None
             await server.start("it", input)
             await server.until("BUSY")

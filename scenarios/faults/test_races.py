@@ -9,10 +9,9 @@ from typing import Final
 import pytest
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel, Server
 from scenarios.faults.clients import connect, kept, leave, request
 from scenarios.faults.usage import settled, usage
-from scenarios.rig import Server
 
 ROUNDS: Final = 300
 MODELS: Final = ["chaos.py", "chaos_async.py"]
@@ -30,14 +29,16 @@ async def status_of(server: Server, raw: bytes) -> int:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("model", MODELS)
-async def test_cancel_that_races_with_the_end_never_harms_the_next(serve: Serve, tmp_path: str, model: str) -> None:
+async def test_cancel_that_races_with_the_end_never_harms_the_next(
+    serve_model: ServeModel, tmp_path: str, model: str
+) -> None:
     """Given runs of 5 ms that are cancelled after 0 to 10 ms, then each ends once, and the run that comes at once
     behind it always succeeds with its own output."""
     rng = random.Random(5)
     ends: dict[str, int] = {}
     with trio.fail_after(100):
         async with (
-            serve(model, "--max-concurrency", "1", env={"CHAOS_FOLDER": str(tmp_path)}) as server,
+            serve_model(model, "--max-concurrency", "1", env={"CHAOS_FOLDER": str(tmp_path)}) as server,
             kept(server) as one,
             kept(server) as other,
         ):
@@ -66,13 +67,15 @@ async def test_cancel_that_races_with_the_end_never_harms_the_next(serve: Serve,
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("model", MODELS)
-async def test_posts_that_are_closed_at_any_moment_lose_no_slot(serve: Serve, tmp_path: str, model: str) -> None:
+async def test_posts_that_are_closed_at_any_moment_lose_no_slot(
+    serve_model: ServeModel, tmp_path: str, model: str
+) -> None:
     """Given 300 sync posts whose connection ends after 0 to 20 ms, then health is READY and every slot is free within
     2 s, and nothing of them is left."""
     rng = random.Random(6)
     slots = 4 if model == "chaos_async.py" else 1
     with trio.fail_after(100):
-        async with serve(model, env={"CHAOS_FOLDER": str(tmp_path)}) as server:
+        async with serve_model(model, env={"CHAOS_FOLDER": str(tmp_path)}) as server:
             for name in ("a", "b", "c"):
                 assert await status_of(server, put(name, files=1)) == 200
             base = usage(server)

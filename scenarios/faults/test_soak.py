@@ -15,10 +15,9 @@ from typing import Final
 import pytest
 import trio
 
-from scenarios.conftest import Serve
+from cog_trio.testing import ServeModel, Server
 from scenarios.faults.clients import Connection, kept, request
 from scenarios.faults.usage import MIB, settled, usage
-from scenarios.rig import Server
 
 COUNT: Final = int(os.environ.get("COG_TRIO_SOAK") or 3_000)
 WARM: Final = max(1_000, COUNT // 10)  # predictions until caches and arenas are full
@@ -53,12 +52,12 @@ async def many(server: Server, slots: int, first: int, count: int) -> None:
 
 @pytest.mark.timeout(120 + COUNT // 50)
 @pytest.mark.parametrize(("model", "slots"), [("chaos.py", 1), ("chaos_async.py", 4)])
-async def test_soak(serve: Serve, tmp_path: Path, model: str, slots: int) -> None:
+async def test_soak(serve_model: ServeModel, tmp_path: Path, model: str, slots: int) -> None:
     """Given thousands of predictions with logs, streams, files in and out, then after warming up neither the server nor
     the worker grows by more than 2 MiB, and there are no more descriptors, threads, processes or files."""
     with trio.fail_after(100 + COUNT / 50):
         flags = ("--retain", "100", "--no-access-log")
-        async with serve(model, *flags, env={"CHAOS_FOLDER": str(tmp_path)}) as server:
+        async with serve_model(model, *flags, env={"CHAOS_FOLDER": str(tmp_path)}) as server:
             await many(server, slots, 0, WARM)
             base = usage(server)
             began = time.monotonic()

@@ -10,7 +10,9 @@ from typing import Final
 import psutil
 import trio
 
-from scenarios.rig import POLL, Server, marked
+from cog_trio.testing import Server
+from cog_trio.testing.processes import POLL, marked
+from scenarios.processes import children_of
 
 MIB: Final = 2**20  # bytes
 SPARE: Final = 8  # threads that trio and executors keep for later
@@ -67,7 +69,7 @@ def held(process: psutil.Process) -> list[str]:
 
 
 def usage(server: Server) -> Usage:
-    parent, workers = psutil.Process(server.process.pid), server.children()
+    parent, workers = psutil.Process(server.process.pid), children_of(server)
     return Usage(
         (parent.num_fds(), sum(worker.num_fds() for worker in workers)),
         (parent.num_threads(), sum(worker.num_threads() for worker in workers)),
@@ -84,7 +86,7 @@ async def settled(server: Server, base: Usage, seconds: float) -> tuple[Usage, l
         while more := (now := usage(server)).beyond(base):
             await trio.sleep(10 * POLL)
     if more:
-        for process in (psutil.Process(server.process.pid), *server.children()):
+        for process in (psutil.Process(server.process.pid), *children_of(server)):
             more = [*more, *held(process)]
     return now, more
 

@@ -24,17 +24,24 @@ def root(tmp_path: Path) -> Path:
     ("model", "found"),
     [
         ("near.py", "tests/unit/near.py"),
-        ("predict.py", "predict.py"),
-        ("predict.py:Runner", "predict.py:Runner"),
+        ("predict.py", "models/predict.py"),
+        ("tests/unit/near.py", "tests/unit/near.py"),
         ("far.py:Other", "models/far.py:Other"),
         ("models/predict.py", "models/predict.py"),
         ("models", "models"),
         (None, ""),
     ],
 )
-def test_the_nearest_one_is_meant(root: Path, model: str | None, found: str) -> None:
+def test_named_folders_come_first_and_then_the_nearest(root: Path, model: str | None, found: str) -> None:
     test = root / "tests" / "unit" / "test_it.py"
     assert find_model(model, test, root, [root / "models"]) == str(root / found)
+
+
+def test_without_folders_the_nearest_one_is_meant(root: Path) -> None:
+    test = root / "tests" / "unit" / "test_it.py"
+    assert find_model("predict.py:Runner", test, root) == f"{root / 'predict.py'}:Runner"
+    (root / "tests" / "predict.py").write_text("")
+    assert find_model("predict.py", test, root) == str(root / "tests" / "predict.py")
 
 
 def test_a_path_is_taken_as_it_is(root: Path) -> None:
