@@ -22,6 +22,7 @@ import pytest
 import trio
 
 from cog_trio import (
+    AtCapacity,
     Completed,
     InvalidInput,
     Output,
@@ -136,8 +137,9 @@ async def test_a_deadline_of_the_program_and_nothing_left(
     tmp_path: Path, mark: str, short_threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a prediction of thirty seconds under a deadline of one, when that passes, then the model has stopped by a
-    cancel in its own process when the block is left; and when the service's block is left too, no task, thread,
-    process, descriptor or file is there that was not there before, and nothing of the process was changed."""
+    cancel in its own process when the block is left; and when a deadline around the service and a nursery passes too,
+    while another such prediction runs, then no task, thread, process, descriptor or file is there that was not there
+    before, and nothing of the process was changed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     note = tmp_path / "note"
@@ -146,8 +148,8 @@ async def test_a_deadline_of_the_program_and_nothing_left(
     tasks = trio.lowlevel.current_statistics().tasks_living
     await until_only_the_main_thread_is_left()
     files = descriptors()
-    with trio.fail_after(60):
-        async with open_service(THIRTY) as service:
+    with trio.fail_after(60), trio.CancelScope() as outer:
+        async with open_service(THIRTY) as service, trio.open_nursery() as nursery:
             await service.wait_ready()
             began = trio.current_time()
             with trio.move_on_after(1) as deadline:
@@ -164,6 +166,15 @@ async def test_a_deadline_of_the_program_and_nothing_left(
             assert (await service.predict({"note": str(note), "seconds": 0})).result() == "done"
             assert note.read_text() == f"began {pid}", "in the same worker"
             assert globals_of_the_process() == before
+            note.unlink()
+            nursery.start_soon(run_named, service, note, "b")
+            await until_begun(note)
+            with pytest.raises(AtCapacity):
+                await service.predict({"note": str(note)})
+            outer.deadline = trio.current_time()
+            await trio.sleep_forever()
+    assert outer.cancelled_caught, "the deadline of the whole program closes all of it"
+    assert note.read_text() == f"canceled {pid}"
     assert not psutil.pid_exists(int(pid))
     await nothing_left(mark)
     assert trio.lowlevel.current_statistics().tasks_living == tasks

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +35,20 @@ def test_D45_a_service_without_webhooks_and_uploads_loads_no_http_client() -> No
     code = "import sys; import cog_trio.opening; print([n for n in ('httpx', 'http.cookiejar') if n in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert answer.stdout.strip() == "[]"
+
+
+def test_in_library_use_nothing_of_the_process_is_changed() -> None:
+    """Signals, logging, environment, folders and exit handlers are the program's: no module that a service is made of
+    calls what would change them."""
+    changes = {"signal", "set_wakeup_fd", "setitimer", "basicConfig", "dictConfig", "addHandler", "setLevel"}
+    changes |= {"putenv", "unsetenv", "chdir", "umask", "setrlimit", "setrecursionlimit", "setswitchinterval"}
+    package = Path(cog_trio.__file__).parent
+    programs = ("cli", "server", "worker", "sdk", "testing", "_alias")  # of their own processes, or of a test
+    found = [
+        (file.name, node.func.attr)
+        for file in package.rglob("*.py")
+        if file.relative_to(package).parts[0] not in programs
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in changes
+    ]
+    assert found == []
