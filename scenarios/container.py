@@ -91,14 +91,14 @@ def need(*, tini: bool = True) -> None:
 
 @asynccontextmanager
 async def open_container(
-    model: Path, *flags: str, env: Mapping[str, str] | None = None, tini: bool = True, status: str | None = "READY"
+    model: Path, temporary: Path, *flags: str, env: Mapping[str, str] | None = None, tini: bool = True
 ) -> AsyncIterator[Container]:
     """Start the entry in a namespace, in the folder of ``model``, until the block is left; it must have ended by then,
     or is stopped by SIGTERM to PID 1, and must leave with ``server.expected``."""
     need(tini=tini)
     command = ("-c", EXEC, *NAMESPACE, *(TINI if tini else ()), *ENTRY, *flags)
     variables = {"PORT": "0", "COG_PREDICT_TYPE_STUB": model.name, "COG_TRIO_HOST": "127.0.0.1", **(env or {})}
-    async with open_server("", command=command, env=variables, cwd=model.parent, status=status) as server:
+    async with open_server("", command=command, env=variables, cwd=model.parent, temporary=temporary) as server:
         (init,) = psutil.Process(server.process.pid).children()
         container = Container(server, init)
         yield container

@@ -31,17 +31,20 @@ async def _until_sleeping(container: Container, count: int) -> None:
 async def test_SIGTERM_drains_then_exit_0_and_the_ready_file_tells_the_truth(tmp_path: Path) -> None:
     """Given a container under Kubernetes with a running prediction, when PID 1 gets SIGTERM, then the prediction ends
     well and is answered, creates get 503 meanwhile, the readiness file has gone, and the container leaves with 0."""
-    ready = tmp_path / "cog" / "ready"
+    ready, done = tmp_path / "cog" / "ready", tmp_path / "done"
     outcome: dict[str, Any] = {}
     env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "COG_TRIO_READY_FILE": str(ready)}
     with trio.fail_after(60):
-        async with open_container(MODELS / "orphans.py", env=env) as container, trio.open_nursery() as nursery:
+        async with (
+            open_container(MODELS / "orphans.py", tmp_path / "tmp", env=env) as container,
+            trio.open_nursery() as nursery,
+        ):
             server = container.server
             assert container.inside()[1][0] == "tini"
             assert ready.exists()
 
             async def ask() -> None:
-                reply = await server.client.put("/predictions/x", json={"input": {"sleep": 2}})
+                reply = await server.client.put("/predictions/x", json={"input": {"until": str(done)}})
                 outcome.update(reply.json())
 
             nursery.start_soon(ask)
@@ -51,6 +54,7 @@ async def test_SIGTERM_drains_then_exit_0_and_the_ready_file_tells_the_truth(tmp
             assert (await server.client.get("/readyz")).status_code == 503
             assert (await server.client.get("/livez")).status_code == 200
             assert (await server.predict()).status_code == 503
+            done.touch()
             assert await server.ended() == 0
     assert outcome["status"] == "succeeded"
 
@@ -60,7 +64,7 @@ async def test_orphans_are_reaped_and_a_dead_worker_leaves_nothing(tmp_path: Pat
     is killed with such children alive, then they are gone, no zombie is left, the container lives on as DEFUNCT (200 on
     its health, 503 for its life), and SIGINT ends it with 0."""
     with trio.fail_after(60):
-        async with open_container(MODELS / "orphans.py") as container:
+        async with open_container(MODELS / "orphans.py", tmp_path / "tmp") as container:
             server = container.server
             assert (await server.predict({"orphans": 20, "seconds": 0.2})).json()["output"] == "done"
             await container.until_no("sleep")
@@ -80,7 +84,7 @@ async def test_a_killed_server_takes_the_container_along(tmp_path: Path) -> None
     """Given a container with children of the model alive, when the server is killed, then tini leaves with 137, and
     with it all that was inside."""
     with trio.fail_after(60):
-        async with open_container(MODELS / "orphans.py") as container:
+        async with open_container(MODELS / "orphans.py", tmp_path / "tmp") as container:
             container.server.expected = None  # its temporary folder goes with the container's disk
             await container.server.predict({"orphans": 2, "seconds": 300})
             container.main.kill()
@@ -91,7 +95,7 @@ async def test_await_explicit_shutdown_waits_for_the_route(tmp_path: Path) -> No
     """Given --await-explicit-shutdown, when PID 1 gets SIGTERM, then the container serves on; POST /shutdown ends it
     with 0."""
     with trio.fail_after(60):
-        async with open_container(MODELS / "echo.py", "--await-explicit-shutdown") as container:
+        async with open_container(MODELS / "echo.py", tmp_path / "tmp", "--await-explicit-shutdown") as container:
             server = container.server
             container.send(signal.SIGTERM)
             with trio.fail_after(SOON):
@@ -116,7 +120,7 @@ async def test_without_tini_the_entry_is_its_own_init(tmp_path: Path) -> None:
     """Given an image whose entry point was replaced, so that the entry is PID 1, when children of the model outlive
     their parents, then they are buried all the same; SIGTERM reaches the server, which leaves with 0."""
     with trio.fail_after(60):
-        async with open_container(MODELS / "orphans.py", tini=False) as container:
+        async with open_container(MODELS / "orphans.py", tmp_path / "tmp", tini=False) as container:
             assert container.main.ppid() == container.init.pid
             assert (await container.server.predict({"orphans": 20, "seconds": 0.2})).json()["output"] == "done"
             await container.until_no("sleep")
@@ -129,7 +133,7 @@ async def test_without_tini_the_entry_is_its_own_init(tmp_path: Path) -> None:
 async def test_without_tini_the_exit_code_of_a_killed_server_is_kept(tmp_path: Path) -> None:
     """Given such a container, when the server is killed, then it leaves with 137."""
     with trio.fail_after(60):
-        async with open_container(MODELS / "echo.py", tini=False) as container:
+        async with open_container(MODELS / "echo.py", tmp_path / "tmp", tini=False) as container:
             container.server.expected = None
             container.main.kill()
             assert await container.server.ended() == 137

@@ -7,6 +7,7 @@ import itertools
 import signal
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -35,6 +36,7 @@ class Cluster:
     forgotten: set[str] = field(default_factory=set)  # deleted, and the clients have heard of it
     answered: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
+    open: Counter[str] = field(default_factory=Counter)  # requests on their way
     gone: bool = False  # a deleted pod has ended
 
     @property
@@ -62,11 +64,14 @@ class Cluster:
                 loaded.set()
 
     async def ask(self, name: str, input: dict[str, Any]) -> None:
+        self.open[name] += 1
         try:
             reply = await self.pods[name].server.predict(input)
         except httpx.TransportError as error:
             self.lost.append(f"{name}: {error!r}")
             return
+        finally:
+            self.open[name] -= 1
         if reply.status_code == 200 and reply.json()["status"] == "succeeded":
             self.answered[name] += 1
         else:
@@ -79,20 +84,23 @@ class Cluster:
         nursery.start_soon(self.ask, name, {"name": "long", "seconds": PAUSE + 1})  # still runs at SIGTERM
         self.forgotten.add(name)
         await trio.sleep(PAUSE - LAG)
+        with trio.fail_after(30):  # the hook is long enough: on a slow machine that takes longer
+            while self.open[name] > 1:
+                await trio.sleep(PERIOD)
         pod.send(signal.SIGTERM)
         with trio.fail_after(POD["terminationGracePeriodSeconds"]):
             assert await pod.server.process.wait() == 0
         self.gone = True
 
 
-async def test_a_pod_that_is_deleted_under_load_loses_no_reply() -> None:
+async def test_a_pod_that_is_deleted_under_load_loses_no_reply(tmp_path: Path) -> None:
     """Given two pods with 8 clients, when one is deleted as the manifest has it, then it leaves with 0, and each of
     more than 200 requests has been answered well by one of the two, a long one by the pod that went."""
     env = {entry["name"]: entry["value"] for entry in BOX["env"]}
     with trio.fail_after(100):
         async with (
-            open_container(MODELS / "waits.py", env=env) as first,
-            open_container(MODELS / "waits.py", env=env) as second,
+            open_container(MODELS / "waits.py", tmp_path / "first", env=env) as first,
+            open_container(MODELS / "waits.py", tmp_path / "second", env=env) as second,
         ):
             assert (await first.server.client.get(BOX["livenessProbe"]["httpGet"]["path"])).status_code == 200
             cluster = Cluster({"first": first, "second": second})

@@ -1,5 +1,6 @@
 """Starts processes whose parent ends before them, so that they become children of PID 1."""
 
+import os
 import subprocess
 import time
 
@@ -9,8 +10,10 @@ TWICE = "for n in $(seq {count}); do (sleep {seconds} & echo $! >&2); done"  # e
 
 
 class Runner(BaseRunner):
-    def run(self, orphans: int = 0, seconds: float = 0.0, sleep: float = 0.0) -> str:
-        print("started", flush=True)
+    def run(self, orphans: int = 0, seconds: float = 0.0, until: str = "") -> str:
         subprocess.run(["sh", "-c", TWICE.format(count=orphans, seconds=seconds)], check=True)
-        time.sleep(sleep)
-        return "done"
+        for _ in range(3_000):  # a minute
+            if not until or os.path.exists(until):
+                return "done"
+            time.sleep(0.02)
+        raise TimeoutError(f"there is still no {until}")
