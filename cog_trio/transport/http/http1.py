@@ -104,6 +104,7 @@ class Http1(H11Protocol):
         self.drop_deadline = 0.0
         self.head_since: float | None = None  # when the first byte of an unfinished head came
         self._seen = b""  # of that head
+        self._bodiless = False  # the open request is a HEAD: its answer has no body, whatever it is
         self._pace: Pace  # at which the body comes
         self._dropped = 0
         self._paused = False
@@ -135,7 +136,8 @@ class Http1(H11Protocol):
                     if not data:
                         return
                 if connection.their_state is h11.IDLE:
-                    data = self._with_host(self._in_ascii(data))
+                    data = self._mended(data)
+                    connection = self.connection
             elif data and connection.their_state in _OVER:
                 return
             while self._paused and len(connection.trailing_data[0]) > MAX_AHEAD and self.stream is not None:
@@ -147,22 +149,28 @@ class Http1(H11Protocol):
             self._recycled.unpark_all()
 
     def _in_ascii(self, data: bytes) -> bytes:
-        """The bytes of a head, with all of its first line percent-encoded that h11 refuses though it is clear."""
+        """The bytes of a head, with all of its target percent-encoded that h11 refuses though it is clear."""
         if data.isascii() or b"\n" in self._seen:
             return data
         line, newline, rest = data.partition(b"\n")
-        return _NOT_ASCII.sub(lambda byte: b"%%%02X" % byte[0][0], line) + newline + rest
+        method, space, target = (b"", b"", line) if b" " in self._seen else line.partition(b" ")
+        return method + space + _NOT_ASCII.sub(lambda byte: b"%%%02X" % byte[0][0], target) + newline + rest
 
-    def _with_host(self, data: bytes) -> bytes:
-        """The bytes of a head, with an empty Host if they end it without one: h11 insists, we don't."""
+    def _mended(self, data: bytes) -> bytes:
+        """Bytes of a head as h11 will take them. If they end it without a Host, a new one gets all of the head, with
+        an empty Host: h11 insists, we don't."""
+        data = self._in_ascii(data)
         head = self._seen + data
         end = _END_OF_HEAD.search(head)
         if end is None or _HOST.search(head, 0, end.end()) is not None:
             return data
-        cut = end.start(1) - len(self._seen)
-        if cut < 0:
-            return data
-        return data[:cut] + b"host: \r\n" + data[cut:]
+        self._begin_anew()
+        place = end.start(1)
+        return head[:place] + b"host: \r\n" + head[place:]
+
+    def _begin_anew(self) -> None:
+        """With a parser that has seen nothing."""
+        self.connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
 
     async def proceed(self) -> None:
         """Go on with what was read ahead."""
@@ -175,6 +183,7 @@ class Http1(H11Protocol):
             try:
                 event = self.connection.next_event()
                 if isinstance(event, h11.Request):
+                    self._bodiless = event.method == b"HEAD"
                     self._refuse_tricks(event)
             except h11.RemoteProtocolError as error:
                 await self.refuse(error.error_status_hint)
@@ -260,7 +269,8 @@ class Http1(H11Protocol):
             ]
             with self.link.corked():
                 await self._send_h11_event(h11.Response(status_code=status, headers=headers, reason=_REASONS[status]))
-                await self._send_h11_event(h11.Data(data=body))
+                if not self._bodiless:
+                    await self._send_h11_event(h11.Data(data=body))
                 await self._send_h11_event(h11.EndOfMessage())
         await self.send(Closed())
 
@@ -315,9 +325,11 @@ class Http1(H11Protocol):
 
     async def _recycle(self) -> None:
         ahead, ended = self.connection.trailing_data
-        if ahead[:1] in (b"\r", b"\n"):
-            self.connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
+        self._bodiless = False
+        if ahead:  # it came before a head was expected, so it is not mended yet
+            self._begin_anew()
             if ahead := ahead.lstrip(EMPTY_LINES):
+                ahead = self._mended(ahead)
                 self.connection.receive_data(ahead)
             if ended:
                 self.connection.receive_data(b"")

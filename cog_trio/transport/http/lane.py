@@ -289,7 +289,8 @@ class Lane:
             ]
             if self._open and self._head.closes:
                 headers[2:] = [headers[3], (b"Connection", b"close")]
-            await self._line.write(render(status, headers) + body)
+            bodiless = self._open and self._head.method == "HEAD"
+            await self._line.write(render(status, headers) + (b"" if bodiless else body))
         elif self._reply.waiting is not None:
             await self._line.write(self._reply.waiting)
         await self._line.protocol_send(Closed())
