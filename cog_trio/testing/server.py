@@ -208,7 +208,8 @@ async def open_server(
     mark = uuid.uuid4().hex
     with ExitStack() as stack:
         if temporary is None:
-            temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cog-trio-test-")))
+            # no prefix of ours: a server that starts meanwhile sweeps what looks like a dead one's folder
+            temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="test-of-cog-trio-")))
         temporary.mkdir(exist_ok=True)
         arguments = command or ("-m", "cog_trio", "serve", str(model), "--port", "0", "--log-format", "json")
         process = await trio.lowlevel.open_process(
