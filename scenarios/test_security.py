@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import ssl
+import sys
 from pathlib import Path
 
 import httpx
@@ -12,6 +14,7 @@ import trio
 import trustme
 from trio_websocket import open_websocket_url
 
+from cog_trio.cli.image import PROBE
 from cog_trio.testing import ServeModel
 from cog_trio.testing.server import SOON
 
@@ -21,8 +24,8 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 async def test_D40_token_and_TLS_from_the_first_request_to_the_last(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a certificate and a token, when strangers and friends come by HTTP/1.1 and WebSocket, then probes are open
-    to all and the rest to friends; the model never sees the token, nor does the log; and a stop in the middle of a
-    request loses nothing."""
+    to all, that of a container too, and the rest to friends; the model never sees the token, nor does the log; and a
+    stop in the middle of a request loses nothing."""
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost", "127.0.0.1")
     (tmp_path / "cert.pem").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
@@ -54,6 +57,9 @@ async def test_D40_token_and_TLS_from_the_first_request_to_the_last(serve_model:
                     while (event := json.loads(await socket.get_message()))["event"] != "completed":
                         pass
                     assert event["data"]["status"] == "succeeded"
+
+                variables = {"PORT": server.url.rpartition(":")[2], "COG_TRIO_CERTFILE": "any"}
+                await trio.run_process([sys.executable, "-c", PROBE], env={**os.environ, **variables})
 
                 async def last() -> None:
                     reply = await client.put(

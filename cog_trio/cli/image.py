@@ -26,8 +26,10 @@ USER: Final = 1000  # uid and gid of the user that --user makes, unless another 
 HEADER: Final = f"# Written by `cog-trio dockerfile` from {FILE}."
 FILES: Final = "/tmp/cog-trio"  # where requirements wait for pip
 PROBE: Final = (
-    "import http.client, json, os, sys; "
-    "c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('PORT') or 5000), timeout=4); "
+    "import http.client as h, json, os, ssl, sys; "
+    "at = '127.0.0.1', int(os.environ.get('PORT') or 5000); "
+    "tls = ssl._create_unverified_context() if os.environ.get('COG_TRIO_CERTFILE') else None; "
+    "c = h.HTTPSConnection(*at, timeout=4, context=tls) if tls else h.HTTPConnection(*at, timeout=4); "
     "c.request('GET', '/health-check'); "
     "sys.exit(json.load(c.getresponse())['status'] not in ('READY', 'BUSY'))"
 )
