@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ from cog_trio.bridge.protocol import MAX_INLINE
 log = logging.getLogger("cog_trio.files")
 
 PREFIX: Final = "cog-trio-"
+BASE: Final = re.compile(rf"{PREFIX}[0-9a-f]{{16}}")  # nothing else is swept: a folder of a user's may begin like ours
 UNLOCKED: Final = ".cog-trio-"  # for a moment
 REMOVE_GRACE: Final = 10.0  # seconds that removing a folder may hold up a reply, or the exit
 READERS: Final = 4  # files read at once, over all predictions
@@ -108,7 +110,7 @@ def sweep(parent: str) -> list[str]:
     """
     removed: list[str] = []
     with os.scandir(parent) as entries:
-        names = [entry.path for entry in entries if entry.name.startswith(PREFIX)]
+        names = [entry.path for entry in entries if BASE.fullmatch(entry.name)]
     for path in names:
         try:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

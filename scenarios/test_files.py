@@ -357,7 +357,7 @@ async def test_a_thousand_predictions_with_files_leave_nothing(
 
 async def test_a_base_that_a_killed_server_left_is_swept(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a folder of a server that was killed, when the next one starts, then it is removed."""
-    left = tmp_path / "cog-trio-left"
+    left = tmp_path / "cog-trio-0123456789abcdef"
     left.mkdir()
     (left / "big").write_bytes(b"x")
     with trio.fail_after(60):

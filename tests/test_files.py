@@ -125,10 +125,11 @@ async def test_the_base_of_a_dead_service_is_swept_and_that_of_a_living_one_not(
 
 
 def test_sweep_leaves_foreign_things(tmp_path: Path) -> None:
-    other, link = tmp_path / "other", tmp_path / "cog-trio-link"
+    """Links, files, and folders that only begin like ours, as a user's checkout may."""
+    other, link = tmp_path / "cog-trio-checkout", tmp_path / f"cog-trio-{'a' * 16}"
     other.mkdir()
     link.symlink_to(other)
-    (tmp_path / "cog-trio-file").write_text("x")
+    (tmp_path / f"cog-trio-{'b' * 16}").write_text("x")
     assert sweep(str(tmp_path)) == []
     assert other.is_dir()
 
