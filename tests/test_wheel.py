@@ -57,6 +57,8 @@ def test_wheel_is_pure_and_holds_only_the_package_and_the_pth(wheel: Path) -> No
         assert archive.read("cog_trio_alias.pth") == b"cog_trio/_alias\n"
         metadata = next(name for name in names if name.endswith("/WHEEL"))
         assert b"Root-Is-Purelib: true" in archive.read(metadata)
+        entries = archive.read(metadata.replace("/WHEEL", "/entry_points.txt")).decode()
+        assert "[pytest11]\ncog_trio = cog_trio.testing.plugin\n" in entries
     roots = {name.partition("/")[0] for name in names}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"cog_trio", "cog_trio_alias.pth"}
     packed = {name for name in names if name.startswith("cog_trio/")}
