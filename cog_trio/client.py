@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 STEP_TIMEOUT: Final = 10.0  # seconds for a connect, and between two pieces of a body
 CONNECTIONS: Final = 100  # at once; who comes then waits
+NOT_ALLOWED: Final = "--input-hosts does not allow the host"
 
 
 class ClientUnusable(Exception):
@@ -156,6 +157,7 @@ class _Guard:
     async def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
         import httpcore
 
+        refuse_strangers(self._hosts, host)
         try:
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -178,6 +180,7 @@ class _SyncGuard:
     def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
         import httpcore
 
+        refuse_strangers(self._hosts, host)
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -187,6 +190,16 @@ class _SyncGuard:
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
                 return self._inner.connect_tcp(address, port, **options)
         return self._inner.connect_tcp(last, port, **options)
+
+
+def refuse_strangers(hosts: Hosts, name: str) -> None:
+    """Before it is looked up.
+
+    Raises:
+      HostRefused: if no address of it could be allowed.
+    """
+    if not hosts.may_allow(name):
+        raise HostRefused(f"{NOT_ALLOWED} {name}")
 
 
 def allowed(hosts: Hosts, name: str, found: Iterable[Any]) -> list[str]:
@@ -199,7 +212,7 @@ def allowed(hosts: Hosts, name: str, found: Iterable[Any]) -> list[str]:
     good = [address for address in addresses if hosts.allows(name, address)]
     if not good:
         where = "" if name in addresses else f" at {', '.join(addresses)}"
-        raise HostRefused(f"--input-hosts does not allow the host {name}{where}")
+        raise HostRefused(f"{NOT_ALLOWED} {name}{where}")
     return good
 
 
@@ -214,8 +227,8 @@ def error_reason(error: BaseException) -> str:
             break
         if isinstance(inner, BaseExceptionGroup):
             inner = inner.exceptions[0]
-            if isinstance(inner, OSError) and inner.strerror:
-                return inner.strerror
+            if isinstance(inner, OSError) and inner.errno:
+                return os.strerror(inner.errno)
         if not text or (isinstance(inner, OSError) and "certificate" in str(inner)):
             text = str(inner)
     return text or type(error).__name__

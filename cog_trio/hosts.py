@@ -57,13 +57,21 @@ class Hosts:
 
     def allows(self, name: str, address: str) -> bool:
         """Whether a URL with this host may be fetched from this address."""
-        host = _normal(name)
-        if self._all or host in self._names or any(host.endswith(domain) for domain in self._domains):
+        if self._all or self._knows(name):
             return True
         meant = _meant(ipaddress.ip_address(address.partition("%")[0]))
         if self._public and is_public(meant):
             return True
         return any(meant in network for network in self._networks)
+
+    def may_allow(self, name: str) -> bool:
+        """Whether a URL with this host could be fetched from some address: where names alone are allowed, no other
+        name has to be looked up, and so nobody hears of it."""
+        return self._all or self._public or bool(self._networks) or self._knows(name)
+
+    def _knows(self, name: str) -> bool:
+        host = _normal(name)
+        return host in self._names or any(host.endswith(domain) for domain in self._domains)
 
 
 def is_public(address: Address) -> bool:

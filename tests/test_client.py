@@ -64,8 +64,10 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-async def connect(kind: str, network_down: tuple[str, ...], host: str) -> tuple[str, list[str]]:
-    policy = Hosts(["public"])
+async def connect(
+    kind: str, network_down: tuple[str, ...], host: str, patterns: tuple[str, ...] = ("public",)
+) -> tuple[str, list[str]]:
+    policy = Hosts(patterns)
     if kind == "sync":
         inner = SyncNetwork(*network_down)
         return _SyncGuard(inner, policy).connect_tcp(host, 80), inner.asked
@@ -91,6 +93,21 @@ async def test_the_last_failure_is_told(kind: str) -> None:
 async def test_a_refused_host_is_named(kind: str, host: str, text: str) -> None:
     with pytest.raises(HostRefused, match=f"--input-hosts does not allow {text}"):
         await connect(kind, (), host)
+
+
+async def test_no_name_is_looked_up_that_could_not_be_allowed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With names alone in the policy, nobody hears of another one."""
+    asked: list[str] = []
+    monkeypatch.setattr(trio.socket, "getaddrinfo", lambda host, *_, **__: asked.append(host))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: asked.append(host))
+    with pytest.raises(HostRefused, match=r"--input-hosts does not allow the host mixed$"):
+        await connect(kind, (), "mixed", ("files.example.org", "*.example.net"))
+    assert not asked
+
+
+@pytest.mark.parametrize("name", ["files.example.org", "a.example.net"])
+def test_a_name_that_is_allowed_is_looked_up(name: str) -> None:
+    assert Hosts(["files.example.org", "*.example.net"]).may_allow(name)
 
 
 async def test_a_name_that_is_none_is_no_connection(kind: str) -> None:
