@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     from cog_trio.cli.launch import Launch
     from cog_trio.spawn import WorkerProcess
 
+OURS: Final[Mapping[str, Any]] = {  # whatever variables say to servers: one worker, for one run
+    "workers": 1,
+    "respawn": False,
+    "queue": 0,
+    "ready_file": None,
+    "stream_history": 1024,
+}
 LONG: Final = 400  # characters of a line that is not said twice
 STARTING: Final = "STARTING"
 READY: Final = ("READY", "BUSY", "UNHEALTHY")
@@ -75,7 +82,7 @@ class _Run:
         self._console.phase(f"Setting up {plan.predict or plan.train}")
         async with cog_trio.open_service(
             plan.predict,
-            settings=replace(plan.settings, upload_url=self._staging),
+            settings=replace(plan.settings, upload_url=self._staging, **OURS),
             worker=self._process,
             train=plan.train,
             cwd=plan.folder,
