@@ -78,7 +78,7 @@ def _is_path(line: str) -> bool:
     """Whether pip would look for this on the disk."""
     editable = EDITABLE.fullmatch(line)
     target = editable["target"] if editable else line.partition("@ ")[2].strip() or line
-    target = target.split(";")[0].split()[0]
+    target = (target.partition(";")[0].split() or [""])[0]
     if target.startswith("-"):
         return False
     if "://" in target or target.startswith("file:"):
