@@ -105,6 +105,7 @@ class Life:
             "timeout": 4 * PATIENCE,
             "trust_env": False,
             "limits": limits,
+            "event_hooks": {"request": [_send_whole]},
         }
         async with httpx.AsyncClient(**options) as self.client:
             yield
@@ -355,6 +356,27 @@ class Life:
         self.server.process.kill()
         await self.server.ended()
         await nothing_left(self.server.mark)
+
+
+class _Whole(httpx.AsyncByteStream):
+    """A body that leaves no generator half-way when the server does not want all of it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._left = [content]
+
+    def __aiter__(self) -> _Whole:
+        return self
+
+    async def __anext__(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()
+
+
+async def _send_whole(request: httpx.Request) -> None:
+    request.stream = _Whole(request.content)
+    await trio.lowlevel.checkpoint()
 
 
 def _all_lost(error: BaseException) -> bool:

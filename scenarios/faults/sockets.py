@@ -56,17 +56,18 @@ async def _start(life: Life, talk: Talk, run: Run, body: dict[str, Any]) -> bool
 
 async def _to_the_end(life: Life, talk: Talk, run: Run) -> None:
     chunks: list[object] = []
-    number = 0
+    number, skipped = 0, False
     while True:
         event = await talk.hear()
-        if event["id"] != run.id or (number and event["seq"] != number + 1):
+        lost = event["data"].get("skipped", 0) if event["event"] == "error" else 0
+        if event["id"] != run.id or (number and event["seq"] != number + (lost or 1)):
             raise Violation(f"event {number} of {run} is followed by {str(event)[:300]}")
-        number = event["seq"]
+        number, skipped = event["seq"], skipped or lost > 0
         if event["event"] == "output":
             chunks.append(event["data"]["chunk"])
         elif event["event"] == "completed":
             life.ledger.ended(run, event["data"])
-            check_chunks(run, chunks)
+            check_chunks(run, chunks, skipped=skipped)
             return
 
 

@@ -23,10 +23,6 @@ ENDS: Final = {  # of the four lives: nobody's luck leaves one of them out
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.filterwarnings(  # a request of the driver's own client, cut on purpose while it sends its body
-    "ignore:Exception ignored in. <async_generator object ByteStream:pytest.PytestUnraisableExceptionWarning",
-    "ignore:Async generator 'httpx._content.ByteStream:ResourceWarning",
-)
 @pytest.mark.parametrize(("model", "number"), [(model, number) for model in ENDS for number in range(2)])
 async def test_chaos(model: str, number: int) -> None:
     """Given clients that run, cancel, leave, join, follow, and send garbage at random, and a server that is stopped or

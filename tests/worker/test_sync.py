@@ -301,13 +301,15 @@ def run(): threading.Thread(target=late).start()
     os.mkfifo(second)
     async with open_worker(tmp_path, CODE) as parent:
         await parent.run({"code": code, "x": str(first)})
-        wait = "def run():\n    with open(x) as fifo: fifo.read()"
+        wait = "def run():\n    print('begun')\n    with open(x) as fifo: fifo.read()"
         predict = await parent.predict({"code": wait, "x": str(second)})
+        frames: list[SlotResponse] = []
+        await parent.wait_log(predict, "begun", frames)  # its begin sends what is half written till then
         await write(first)
         log = await parent.hear(Log, lambda log: "late" in log.data)
-        assert (log.data.removesuffix("\n"), log.id) == ("late text", "id1")  # the newline may travel behind it
+        assert (log.data, log.id) == ("late text\n", "id1")
         await write(second)
-        assert (await parent.finish(predict)).logs() == ""
+        assert (await parent.finish(predict, frames)).logs() == "begun\n"
 
 
 async def test_D15_nan_becomes_null_with_one_warning(tmp_path: Path) -> None:
