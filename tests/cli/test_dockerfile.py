@@ -38,7 +38,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "requirements.txt").write_text(
         "numpy==1.26.4  # a/b\n-r base.txt\n--constraint=../limits.txt\n--index-url https://pypi.org/simple\n\n"
-        "cog_trio[cli]\\\n  ==0.1.0\ntorch @ https://example.org/torch.whl\ngit+https://example.org/x@v1\n; python_version < '3'\n"
+        "cog_trio[cli]\\\n  ==0.1.0\ntorch @ https://example.org/torch.whl\ngit+https://example.org/x@v1\n"
+        "; python_version < '3'\n"
     )
     (tmp_path / "more" / "base.txt").write_text("-r requirements.txt\nsix\n")
     (tmp_path / "limits.txt").write_text("six<2\ncog-trio<9\n")
