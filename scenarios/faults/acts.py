@@ -127,7 +127,7 @@ async def join_one(life: Life, rng: random.Random) -> None:
         reply = await life.put(run, body, async_=True)
         if not life.taken(run, reply.status_code, async_=True):
             return
-        made = reply.json()["created_at"]
+        made = (await life.client.get(f"/predictions/{run.id}")).json()["created_at"]
     async with trio.open_nursery() as nursery:
         for number in range(several):
             nursery.start_soon(leaver if number < leavers else stayer)
