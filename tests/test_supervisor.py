@@ -27,6 +27,7 @@ from cog_trio.bridge.protocol import (
 )
 from cog_trio.control import Event, Lost
 from cog_trio.orchestrator import open_orchestrator
+from cog_trio.prediction import Blame
 from cog_trio.settings import Settings
 from cog_trio.testing.fakes import HALF_FRAME, FakeWorker
 from tests.bench import INIT, RETURNED, Bench, opened, outcome_of
@@ -196,7 +197,7 @@ async def test_shutdown_of_a_deaf_worker(autojump_clock: trio.testing.MockClock,
                     scope.cancel()
         await run.over.wait()
     assert trio.current_time() == 10.0
-    assert run.outcome == outcome_of("Worker was shut down")
+    assert run.outcome == outcome_of("Worker was shut down", Blame.SERVICE_END)
     assert not any(isinstance(event, Lost) for event in bench.heard)
     assert (worker.status, worker.reaped) == (-9, True)
 
@@ -224,7 +225,7 @@ async def test_kill_ends_at_once(autojump_clock: trio.testing.MockClock) -> None
             bench.orchestrator.kill()
             bench.orchestrator.kill()
             await run.over.wait()
-    assert (trio.current_time(), run.outcome) == (0.0, outcome_of("Worker was shut down"))
+    assert (trio.current_time(), run.outcome) == (0.0, outcome_of("Worker was shut down", Blame.SERVICE_END))
     assert not any(isinstance(event, Lost) for event in bench.heard)
 
 
