@@ -2,7 +2,8 @@
 
 ``complete`` is what a client generator needs. ``pointed`` is the same for a fuzzer, which draws texts at random and so
 would hardly ever find ``text/event-stream``, nor the same id twice: where a text has a meaning, those that have it are
-drawn too. What would lead out of the machine is taken away: files are data URLs, and webhooks go where nobody listens.
+drawn too. It is of a server that asks for a token. What would lead out of the machine is taken away: files are data
+URLs, and webhooks go where nobody listens.
 """
 
 from __future__ import annotations
@@ -62,5 +63,6 @@ def pointed(document: dict[str, Any]) -> dict[str, Any]:
     for input in schemas["Input"]["properties"].values():
         if input.get("format") == "uri":
             input["enum"] = [*FILES, None] if input.get("nullable") else FILES
+    document["security"] = [{"token": []}]  # a server with a token
     del document["paths"]["/predictions/ws"]  # without an upgrade it is the id ws, which is one of IDS
     return document

@@ -4,8 +4,8 @@ The server is READY, its model is sound, and ``/shutdown`` is left out. So there
 for the 503 that the document names for a server that starts or drains, and the check for server errors stays as strict
 as it is. What else is checked: the status is one that the document names for this operation, the body has the type and
 the schema that it names for this status (so every error is JSON of a known form), wrong requests are refused and right
-ones are not, methods that a path does not have get 405 with the right ``allow``, what was created is there. In the
-end the log tells of no fault, and the server still runs predictions.
+ones are not, methods that a path does not have get 405 with the right ``allow``, what was created is there, without the
+token there is nothing but the probes. In the end the log tells of no fault, and the server still runs predictions.
 
 What the tool can't know is told in RULES. ``make test`` draws the same requests each time; ``make fuzz`` draws new
 ones, for as long as it is told, and prints the seed.
@@ -32,6 +32,7 @@ SECONDS: Final = int(os.environ.get("COG_TRIO_FUZZ", "0"))  # 0: the short form
 SEED: Final = os.environ.get("COG_TRIO_FUZZ_SEED", "")
 OPERATIONS: Final = 14  # all but /shutdown and /predictions/ws, which without an upgrade is one of the others
 LIMIT: Final = SECONDS + 100  # seconds for all of it
+TOKEN: Final = "secret"
 RULES: Final = """
 [checks]
 # A slot may be taken, a run be of the other family, an id be gone: of all that the document speaks.
@@ -58,9 +59,10 @@ async def test_fuzzed_requests_get_what_the_document_says(serve_model: ServeMode
     folder.mkdir()
     (folder / "fuzzed.py").write_text(MODEL.read_text())
     (folder / "cog.yaml").write_text("run: fuzzed.py:Runner\ntrain: fuzzed.py:train\n")
-    flags = ("--input-hosts", "example.invalid", "--webhook-grace", "0")
+    flags = ("--auth-token", TOKEN, "--input-hosts", "example.invalid", "--webhook-grace", "0")
     with trio.fail_after(LIMIT):
         async with serve_model(folder, *flags) as server:
+            server.client.headers["authorization"] = f"Bearer {TOKEN}"
             model = (await server.client.get("/openapi.json")).json()
             (tmp_path / "openapi.json").write_text(json.dumps(pointed(complete(model))))
             (tmp_path / "rules.toml").write_text(RULES)
@@ -82,7 +84,16 @@ async def _fuzz(server: Server, folder: Path) -> tuple[int, str]:
     done: subprocess.CompletedProcess[bytes] = await trio.run_process(
         [
             *(str(Path(sys.executable).parent / "schemathesis"), "--config-file", "rules.toml", "run", "openapi.json"),
-            *("--url", server.url, "--exclude-path", "/shutdown", "--request-timeout", "20"),
+            *(
+                "--header",
+                f"Authorization: Bearer {TOKEN}",
+                "--url",
+                server.url,
+                "--exclude-path",
+                "/shutdown",
+                "--request-timeout",
+                "20",
+            ),
             *("--suppress-health-check", "all", "--warnings", "off", "--no-color", *length, *seed),
         ],
         cwd=folder,
