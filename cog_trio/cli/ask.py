@@ -65,7 +65,7 @@ def asking(function: F) -> F:
     """The options of ``run`` and ``train``."""
     for decorate in reversed(
         (
-            click.argument("model", default="."),
+            options.model,
             click.option(
                 "-i",
                 "--input",
@@ -85,6 +85,7 @@ def asking(function: F) -> F:
                 "--output",
                 "destination",
                 metavar="PATH",
+                shell_complete=options.files,
                 help="where the output goes: a file, a folder, or - for stdout  [default: printed; files: output.*]",
             ),
             click.option(

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from cog_trio import settings
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 F = TypeVar("F", bound=Callable[..., Any])
 NAME: Final = "cog-trio"  # of the program, before its error lines
 PREDICT, TRAIN = "predict", "train"  # values of --x-mode
 USAGE: Final = 2  # exit code of a wrong flag, variable or MODEL (D38)
+
+
+def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For a shell that completes: files and folders go here."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+model: Final = click.argument("model", default=".", shell_complete=files)
 
 x_mode: Final = click.option(
     "--x-mode",
@@ -50,7 +63,9 @@ def options(*, container: bool = False, only: Collection[str] | None = None) -> 
             if option.switch:
                 click.option(*names, is_flag=True, default=False, help=text)(function)
             else:
-                click.option(*names, multiple=option.many, metavar=option.parser.metavar, help=text)(function)
+                kind = option.parser.metavar
+                complete = files if kind == "PATH" else None
+                click.option(*names, multiple=option.many, metavar=kind, help=text, shell_complete=complete)(function)
         return function
 
     return decorate

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from cog_trio.cli import options
 from cog_trio.cli.launch import describe
 from cog_trio.cli.plan import plan
 
 
 @click.command()
-@click.argument("model", default=".")
+@options.model
 def command(model: str) -> int:
     """Print the OpenAPI document of MODEL.
 

@@ -13,7 +13,7 @@ from cog_trio.cli.plan import plan
 
 
 @click.command(cls=options.BareFlags)
-@click.argument("model", default=".")
+@options.model
 @options.options()
 @options.x_mode
 def command(model: str, x_mode: str, **values: Any) -> int:

@@ -70,10 +70,15 @@ def test_completion_is_a_script_of_the_shell(
 def test_completion_knows_commands_and_flags(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words, expected in (("cog-trio tr", "train"), ("cog-trio run --setup", "--setup-timeout")):
+    for words, expected in (
+        ("cog-trio tr", "plain,train"),
+        ("cog-trio run --setup", "plain,--setup-timeout"),
+        ("cog-trio run mod", "file,mod"),
+        ("cog-trio run --cafile ca", "file,ca"),
+    ):
         monkeypatch.setenv("_COG_TRIO_COMPLETE", "bash_complete")
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
         with pytest.raises(SystemExit):
             options.run(commands, options.NAME)
-        assert f"plain,{expected}\n" in capsys.readouterr().out
+        assert f"{expected}\n" in capsys.readouterr().out
