@@ -2,7 +2,8 @@
 
 What arrives for a stream that is answered already is dropped instead of raising. A request that can't be understood
 ends its stream, not the connection. A stream whose client takes nothing for the write timeout, or whose body makes
-no progress for the header timeout, is reset; the others go on.
+no progress for the header timeout, is reset; the others go on. A large body does not come to a halt every 64 KiB,
+which is what HTTP/2 begins with: each halt is a round trip, and on a machine that is busy a wait for its turn.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 import h2.errors
 import h2.events
 import h2.exceptions
+import h2.settings
 import trio
 from hypercorn.events import Closed, Event
 from hypercorn.protocol.events import Body, Data, EndBody
@@ -21,6 +23,11 @@ from hypercorn.protocol.h2 import H2Protocol
 
 from cog_trio.transport.http.http1 import LISTS, Limits, Link, tame
 from cog_trio.transport.http.pace import Pace
+
+WINDOW: Final = (
+    2**20
+)  # bytes that a client may send ahead, of a stream and in all; what is not read waits in the kernel
+_FIRST_WINDOW: Final = 2**16 - 1  # bytes; the one of the connection can only be raised from there
 
 _PATH: Final = re.compile(rb"[\x21-\x7e]+")
 
@@ -34,6 +41,13 @@ class Http2(H2Protocol):
         self.limits = limits
         self._writing: dict[int, trio.CancelScope] = {}  # by stream: its deadline moves with each piece that leaves
         self._bodies: dict[int, Pace] = {}  # by stream whose request is not whole
+        self.connection.local_settings[h2.settings.SettingCodes.INITIAL_WINDOW_SIZE] = WINDOW
+        self.connection.local_settings.acknowledge()  # it goes out with the first, none was promised before
+
+    async def initiate(self, headers: list[tuple[bytes, bytes]] | None = None, settings: bytes | None = None) -> None:
+        await super().initiate(headers, settings)
+        self.connection.increment_flow_control_window(WINDOW - _FIRST_WINDOW)
+        await self._flush()
 
     def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
         if self._bodies:

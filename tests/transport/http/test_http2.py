@@ -108,6 +108,21 @@ async def test_requests_over_http2(nursery: trio.Nursery) -> None:
     number = await client.ask("POST", "/predictions", b'{"id":"a"}')
     assert await client.wait(number) == 200
     assert b'"id":"a"' in client.bodies[number]
+
+
+async def test_a_mebibyte_may_come_ahead_of_what_is_read(nursery: trio.Nursery) -> None:
+    """With the 64 KiB that HTTP/2 begins with, a large body costs hundreds of round trips."""
+    client = Client2(nursery, app_of(InstantService()))
+    assert await client.wait(await client.ask("GET", "/health-check")) == 200
+    number = await client.ask("POST", "/predictions", end=False)
+    assert client.h2.local_flow_control_window(number) == 2**20
+    body = b'{"id":"a","input":{"text":"' + b"x" * (2**20 - 30) + b'"}}'
+    for start in range(0, len(body), 2**14):
+        client.h2.send_data(number, body[start : start + 2**14], end_stream=start + 2**14 >= len(body))
+    await client.flush()
+    assert await client.wait(number) == 200
+    again = await client.ask("POST", "/predictions", end=False)
+    assert client.h2.local_flow_control_window(again) >= 2**19  # what was read was given back to the connection
     assert client.headers[number]["content-length"] == str(len(client.bodies[number]))
     assert "server" not in client.headers[number]
 
