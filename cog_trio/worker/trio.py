@@ -359,7 +359,7 @@ def _top_is_trio() -> bool:
     """Whether the frame that calls ours is one of trio's, which user code has called: its records may be half done."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        package, _, _ = str(frame.f_globals.get("__name__")).partition(".")
+        package, _, _ = str(frame.f_globals.get("__name__", "cog_trio")).partition(".")  # generated code has no name
         if package != "cog_trio":
             return package in ("trio", "outcome")
         frame = frame.f_back

@@ -65,6 +65,14 @@ def test_all() -> None:
         cog.no_such_name  # noqa: B018
 
 
+def test_trio_is_there_and_hides_no_package() -> None:
+    """``from cog import *`` in a model that has imported trio leaves it the package."""
+    space: dict[str, Any] = {}
+    exec("import trio\nfrom cog_trio.sdk import *", space)
+    assert space["trio"].open_nursery is not None
+    assert cog.trio.__module__ == "cog"
+
+
 def test_version() -> None:
     assert Version(cog.__version__) >= Version("0.23.1")
     assert version("cog-trio") == _version.RELEASE
