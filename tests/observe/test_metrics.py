@@ -23,10 +23,10 @@ from cog_trio.lifecycle import (
     PredictionRefused,
     PredictionStarted,
     ServiceEvent,
+    Statistics,
     WorkerEnded,
 )
 from cog_trio.observe.metrics import BUCKETS, FAILURES, FAMILIES, OTHER, REFUSALS, Metrics, observing
-from cog_trio.service import Statistics
 from cog_trio.status import TERMINAL, Status
 
 PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"

@@ -16,11 +16,10 @@ import trio.testing
 from cog_trio.bridge.protocol import Mode
 from cog_trio.health import HealthSnapshot
 from cog_trio.keeping import forsaken
-from cog_trio.lifecycle import Callback
+from cog_trio.lifecycle import Callback, Statistics
 from cog_trio.observe.metrics import Metrics
 from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, WebhookEvent
 from cog_trio.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
-from cog_trio.service import Statistics
 from cog_trio.settings import Settings
 from cog_trio.stream import Subscription
 from cog_trio.transport.http.connection import App, Connection, serve_connection
