@@ -329,11 +329,26 @@ async def test_every_fault_of_the_envelope_is_listed(instant: Client) -> None:
     assert "webhook_events_filter[0]: unknown variant `x`" in response.json["detail"][3]["msg"]
 
 
-async def test_repeated_members_last_wins_and_unknown_ones_are_ignored(client: Client, service: FakeService) -> None:
-    """Decided so, where the reference answers 422."""
-    body = b'{"id":"a","id":"b","created_at":"x","output_file_prefix":1,"input":{"n":1},"input":{"n":2}}'
-    assert (await ask(client, "POST", "/predictions", body, ASYNC)).json["id"] == "b"
-    assert service.calls[0]["input"] == b'{"n":2}'
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_repeated_member_is_422_and_unknown_ones_are_ignored(
+    client: Client, service: FakeService, large: bool
+) -> None:
+    text = '"%s"' % ("x" * (LARGE if large else 1))
+    wrong = {
+        f'{{"id":"a","input":{{"n":{text}}},"i\\u0064":"b"}}': ["id"],
+        f'{{"input":{{"n":1}},"id":"a","input":{{"n":{text}}},"id":"b"}}': ["id", "input"],
+        f'{{"input":{{"n":{text}}},"input":{{"n":{text}}}}}': ["input"],
+        f'{{"x":{text},"context":{{}},"context":{{}}}}': ["context"],
+    }
+    for body, names in wrong.items():
+        response = await ask(client, "POST", "/predictions", body.encode(), ASYNC)
+        assert response.status == 422
+        assert [fault["loc"] for fault in response.json["detail"]] == [["body", name] for name in names]
+        assert response.json["detail"][0]["msg"].endswith(f"target type: duplicate field `{names[0]}`")
+    assert not service.calls
+    inside = f'"id":"c","id":"d","input":{text},"input":1'
+    body = f'{{"other":1,"id":"b","other":2,"input":{{{inside}}},"output_file_prefix":1}}'
+    assert (await ask(client, "POST", "/predictions", body.encode(), ASYNC)).json["id"] == "b"
 
 
 async def test_inside_an_input_the_last_member_wins_and_unknown_ones_are_ignored(

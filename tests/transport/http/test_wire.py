@@ -1,4 +1,4 @@
-"""Bodies of creates: how deep they nest, told piece by piece."""
+"""Bodies of creates: how deep they nest, told piece by piece, and names that are none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ import re
 import pytest
 
 from cog_trio.transport.http.wire import MAX_DEPTH, SMALL, BadBody, decode_create
+
+
+@pytest.mark.parametrize("size", [1, SMALL])
+def test_a_member_that_is_no_unicode_is_no_json(size: int) -> None:
+    with pytest.raises(BadBody) as refused:
+        decode_create(b'{"\\ud800":1,"input":{"a":"%b"}}' % (b"x" * size))
+    assert refused.value.status == 400
 
 
 def depth_of(body: bytes) -> int:
