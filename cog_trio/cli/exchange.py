@@ -17,6 +17,7 @@ import trio
 
 from cog_trio.cli.display import Display
 from cog_trio.cli.server import Gone, Refused, Server, refusal
+from cog_trio.cli.session import encode
 from cog_trio.client import error_reason, open_body
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Exchange:
             self._stop.gently = self._cancel.set
             nursery.start_soon(self._cancel_when_told)
             try:
-                outcome = await ask(json.dumps({"input": values}).encode(), nursery)
+                outcome = await ask(await trio.to_thread.run_sync(encode, {"input": values}), nursery)
             except (Refused, Gone) as error:
                 outcome = error
             except httpx.HTTPError as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ FALSE: Final = ("false", "0", "no", "off")
 INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 URL: Final = re.compile(r"(?:https?|data):", re.IGNORECASE)
 FLAG: Final = "-i"
+PIECE: Final = 3 * 2**18  # bytes of a file that become text at a time: a multiple of 3
 ANY: Final[Mapping[str, Any]] = {}
 
 
@@ -197,9 +199,11 @@ def _file(text: str, read: Read) -> str:
 
 
 def _data_url(source: str, read: Read) -> str:
-    data = _content(source, read)
-    kind = guess_mime(source)
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    content = memoryview(_content(source, read))
+    pieces = [f"data:{guess_mime(source)};base64,"]
+    pieces += [str(base64.b64encode(content[at : at + PIECE]), "ascii") for at in range(0, len(content), PIECE)]
+    del content  # of a large file: its text is there twice in a moment
+    return "".join(pieces)
 
 
 def _text(source: str, read: Read) -> str:
@@ -300,14 +304,21 @@ def _any(field: Mapping[str, Any], text: str) -> Any:
 
 
 def _unsendable(value: Any) -> str | None:
-    """Why a value has no form in JSON, if it has none."""
+    """Why a value has no form in JSON, if it has none. Nothing is copied: a file may be in it."""
+    if isinstance(value, str):
+        return None if value.isascii() or _is_utf8(value) else "is not UTF-8 text"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "holds a number that is out of range"
+    inner = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((fault for fault in map(_unsendable, inner) if fault is not None), None)
+
+
+def _is_utf8(text: str) -> bool:
     try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        text.encode()
     except UnicodeEncodeError:
-        return "is not UTF-8 text"
-    except ValueError:
-        return "holds a number that is out of range"
-    return None
+        return False
+    return True
 
 
 def _json_list(text: str) -> list[Any] | None:

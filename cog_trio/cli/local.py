@@ -27,7 +27,7 @@ from cog_trio.cli.display import FAILED, Display, fault_line, look_of, refuse
 from cog_trio.cli.inputs import BadInputs, Inputs
 from cog_trio.cli.options import NAME
 from cog_trio.cli.results import Shape
-from cog_trio.cli.session import Stop, run_session
+from cog_trio.cli.session import Stop, encode, run_session
 from cog_trio.files import open_workspace
 from cog_trio.jsonvalue import decode_json
 from cog_trio.stream import Event, LogEvent, Mark, Subscription
@@ -101,11 +101,11 @@ class _Run:
         ask, console = self._ask, self._console
         inputs = Inputs.of(document, ask.mode)
         try:  # beside setup: what is wrong is told at once
-            values = await trio.to_thread.run_sync(inputs.build, ask.pairs, ask.given, ask.read, abandon_on_cancel=True)
+            input = await trio.to_thread.run_sync(_input, inputs, ask, abandon_on_cancel=True)
             health = await service.wait_started()
             if health.status not in READY:
                 return FAILED
-            prediction = service.create(input=json.dumps(values).encode(), streamed=True, mode=cog_trio.Mode(ask.mode))
+            prediction = service.create(input=input, streamed=True, mode=cog_trio.Mode(ask.mode))
         except BadInputs as bad:
             return refuse(console, bad.faults)
         except cog_trio.InvalidInput as invalid:
@@ -137,6 +137,10 @@ class _Run:
                     elif event is Mark.START:
                         self._console.phase("Running")
             await self._console.room()
+
+
+def _input(inputs: Inputs, ask: Ask) -> bytes:
+    return encode(inputs.build(ask.pairs, ask.given, ask.read))
 
 
 async def _described(service: cog_trio.PredictionService) -> None:

@@ -7,11 +7,13 @@ word. The code of what ended us stands, whatever the run makes of it.
 
 from __future__ import annotations
 
+import json
 import signal
 import traceback
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from cog_trio.cli.bar import open_bar
@@ -20,6 +22,14 @@ from cog_trio.cli.display import FAILED, INTERRUPTED, NOBODY_READS
 from cog_trio.cli.options import NAME
 
 CODES: Final = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 128 + signal.SIGTERM}
+
+
+def encode(value: object) -> bytes:
+    """JSON (blocking); by msgspec, which copies the files inside once, unless numbers need the standard library."""
+    try:
+        return msgspec.json.encode(value)
+    except (OverflowError, msgspec.MsgspecError):
+        return json.dumps(value).encode()
 
 
 class Stop:

@@ -17,6 +17,7 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError,
 from cog_trio.cli.display import Display
 from cog_trio.cli.exchange import show_event
 from cog_trio.cli.server import Gone, Refused, Server, refusal
+from cog_trio.cli.session import encode
 from cog_trio.client import error_reason, tls_context
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class _Talk:
         async with trio.open_nursery() as nursery:
             self._stop.gently = self._cancel.set
             try:
-                await self._socket.send_message(json.dumps({"input": values}))
+                await self._socket.send_message((await trio.to_thread.run_sync(encode, {"input": values})).decode())
                 outcome = await self._hear(nursery)
             except Exception as error:  # noqa: BLE001 (raised again below, outside of the nursery)
                 outcome = error

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cog_trio.cli.inputs import BadInputs, Inputs, json_object, pair
+from cog_trio.cli.inputs import PIECE, BadInputs, Inputs, json_object, pair
+from cog_trio.cli.results import decode
 
 SCHEMA: dict[str, Any] = {
     "text": {"type": "string"},
@@ -216,3 +217,10 @@ def test_json_that_is_none_is_one_line(text: str, fault: str) -> None:
 def test_deep_json_is_refused_not_crashed() -> None:
     with pytest.raises(ValueError, match="--json is not valid JSON"):
         json_object('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", _read)
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 2])
+def test_a_file_of_any_size_is_whole(size: int) -> None:
+    content = bytes(range(256)) * (size // 256 + 1)
+    url = Inputs.of(DOCUMENT, "predict").build([("image", "@x.png")], {}, lambda _: content[:size])["image"]
+    assert decode(url) == content[:size]
