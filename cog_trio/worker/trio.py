@@ -55,7 +55,6 @@ class _Run:
         self.job: Final = job
         self.scope: Final = trio.CancelScope()
         self.task: trio.lowlevel.Task | None = None
-        self.down: str | None = None  # why it is cancelled, when nobody asked for that
         self.came = False  # the loop has come to its cancel
         self.struck: Final[Tasks] = weakref.WeakSet()  # those that have blocked the loop
         self.unborn: Final[Tasks] = weakref.WeakSet()  # those that were still to make their first step when it came
@@ -251,17 +250,24 @@ class TrioExecutor:
             self._fault = error
             self._setting_up.cancel()
             for run in self._runs.values():
-                run.down = f"{one_line(error)} (in a background task of the model)"
                 run.scope.cancel()
             self._look_for_end()
+
+    @property
+    def _lost(self) -> str:
+        """Why runs end that nobody has cancelled."""
+        return LOST if self._fault is None else f"{one_line(self._fault)} (in a background task of the model)"
 
     def _look_for_end(self) -> None:
         if (self._stopping or self._fault is not None) and not self._runs:
             self._over.set()
 
     def _begin(self, job: Job) -> None:
-        if job.cancelled or self._closing or self._fault is not None:
+        if job.cancelled:
             job.cut()
+            return
+        if self._closing or self._fault is not None:
+            job.end(self._lost)
             return
         assert self._nursery is not None
         run = self._runs[job.run] = _Run(job)
@@ -313,6 +319,7 @@ class TrioExecutor:
         run.task = trio.lowlevel.current_task()
         job.open()
         fault: BaseException | None = None
+        lost: str | None = None
         outputs = Sender(job)
         begin = time.perf_counter()
         with run.scope:  # what is said about a fault is asked of code of the model's, too
@@ -323,12 +330,12 @@ class TrioExecutor:
             if self._gate.forked:
                 end_forked_child(fault)
             if not job.cancelled and is_cancelled(fault):
-                fault, run.down = None, run.down or LOST
+                fault, lost = None, self._lost
             text = explain(outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._drop(run)
         end_timers(job.record)
-        job.end(run.down or text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
+        job.end(lost or text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
 
     def _drop(self, run: _Run) -> None:
         del self._runs[run.job.run]

@@ -46,6 +46,7 @@ BATCHES: Final = """
                 return await receive.receive()
             finally:
                 print("left")
+                with trio.move_on_after(0.3 * (x < 0), shield=True): await trio.sleep(30)
     atexit.register(print, "goodbye")
 """
 BOTH: Final[Any] = {"predict_ref": "predict.py", "train_ref": "predict.py"}
@@ -66,8 +67,12 @@ async def test_D30_a_nursery_for_tasks_that_last_as_long_as_the_worker(tmp_path:
 async def test_a_task_of_that_nursery_that_fails_takes_the_worker_along(tmp_path: Path) -> None:
     """Runs that wait for it would wait for ever: they fail by its error, and the parent is told."""
     async with open_worker(tmp_path, BATCHES) as parent:
-        outcome = await parent.run({"x": -1})
-        assert outcome.error == "RuntimeError: no batches any more (in a background task of the model)"
+        predict = await parent.predict({"x": -1})
+        frames: list[SlotResponse] = []
+        await parent.wait_log(predict, "left", frames)
+        late = await parent.run({"x": 1}, slot=1)
+        outcome = await parent.finish(predict, frames)
+        assert outcome.error == late.error == "RuntimeError: no batches any more (in a background task of the model)"
         assert outcome.logs() == "left\n"
         fatal = await parent.hear(Fatal)
         assert fatal.reason.endswith("ended by a task of the model: RuntimeError: no batches any more")
