@@ -24,6 +24,7 @@ from cog_trio import (
     Settings,
     Statistics,
     Status,
+    WorkerDescribed,
     WorkerEnded,
     WorkerReady,
     WorkerStarted,
@@ -54,6 +55,7 @@ async def test_the_life_of_a_service_from_spawn_to_grave(autojump_clock: Clock) 
         await service.wait_ready()
     assert [told(event) for event in events] == [
         (WorkerStarted, 0, None),
+        (WorkerDescribed, 0),
         (WorkerReady, 0, 2.0),
         (HealthChanged, "READY", False, None),
         (HealthChanged, "READY", True, None),
