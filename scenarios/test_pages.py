@@ -30,7 +30,6 @@ NOT_RUN: Final = {  # blocks a page
     "docs/how-to/develop.md": 1,
     "docs/how-to/container.md": 1,
     "docs/how-to/run.md": 1,
-    "docs/how-to/run.md": 1,
     "docs/how-to/security.md": 1,
     "docs/reference/model.md": 1,
     "docs/tutorial/first-model.md": 1,
