@@ -31,7 +31,7 @@ MODEL: Final = Path(__file__).parent.parent / "models" / "fuzzed.py"
 SECONDS: Final = int(os.environ.get("COG_TRIO_FUZZ", "0"))  # 0: the short form
 SEED: Final = os.environ.get("COG_TRIO_FUZZ_SEED", "")
 OPERATIONS: Final = 14  # all but /shutdown and /predictions/ws, which without an upgrade is one of the others
-LIMIT: Final = SECONDS + 100  # seconds for all of it
+LIMIT: Final = SECONDS + 180  # seconds for all of it
 TOKEN: Final = "secret"
 RULES: Final = """
 [checks]
