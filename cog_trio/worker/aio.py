@@ -23,8 +23,9 @@ from typing import Any, Final, TypeVar
 import trio
 
 from cog_trio.bridge.protocol import LogLevel, WorkerLog
-from cog_trio.worker.cancel import KEEPERS, Gate
+from cog_trio.worker.cancel import Gate
 from cog_trio.worker.faults import one_line
+from cog_trio.worker.frames import KEEPERS
 from cog_trio.worker.health import CANCELLED
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
 from cog_trio.worker.record import current

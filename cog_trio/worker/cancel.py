@@ -23,18 +23,15 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final
+
+from cog_trio.worker.frames import HANDLERS, KEEPERS, lies_below
 
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
 _set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _NOBODY: Final[AbstractContextManager[None]] = contextlib.nullcontext()
-KEEPERS: Final[set[str]] = {__file__}
-"""Files whose frames keep the state of the gate, or of runs: a signal handler of the user's never raises in one."""
-
-
-def _nothing() -> None:
-    """No other thread is there yet."""
+KEEPERS.add(__file__)
 
 
 def choose_signal() -> int:
@@ -106,6 +103,7 @@ class Gate:
         "forked",
         "in_task",
         "inside",
+        "judging",
         "keep",
         "main",
         "on_lost",
@@ -129,13 +127,14 @@ class Gate:
         self.delivered = 0  # the run that has got its one delivery
         self.depth = 0  # calls of ours on the stack
         self.inside = False  # user frames are on the stack
+        self.judging = False  # a signal handler decides what may be raised: what others raise meanwhile must wait
         self.serving = False  # the main thread is ours but for user frames of runs; before, imports and sets up
         self.in_task: Callable[[], bool] | None = None  # async: whether the running task is in user frames
         self.keep: Callable[[BaseException, object], bool] | None = None  # async: the same for one run's next step
         self.owed: BaseException | None = None  # raised by a signal handler of the user's, due in the current run
         self.owing = False  # the current run can still get one
         self.pending = False  # a request came that may not have been delivered yet
-        self.on_lost: Callable[[], None] = _nothing  # asks another thread for ``kick``; called in signal handlers too
+        self.on_lost: Callable[[], object] = bool  # asks another thread for ``kick``; called in signal handlers too
         self.forked = False  # this is a child that user code forked: it must never go on as a worker
         self.signal = 0
 
@@ -256,12 +255,8 @@ class Gate:
         Below a signal handler it is left to that, or to the next signal. There the interpreter itself writes to
         ``sys.stderr`` (a wake-up descriptor of the user's is closed), and swallows what the stream raises.
         """
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code in HANDLERS:
-                return
-            frame = frame.f_back
-        self._deliver()
+        if not lies_below(sys._getframe(1), HANDLERS):
+            self._deliver()
 
     def _deliver(self) -> None:
         if self.depth:
@@ -292,19 +287,23 @@ class Gate:
         self._drain()
 
     def _drain(self) -> None:
-        if self._wake is not None:
-            with contextlib.suppress(BlockingIOError):
+        try:  # no ``suppress``: frames of the library's are not ours, and may be raised in
+            if self._wake is not None:
                 os.read(self._wake[0], 4096)
+        except BlockingIOError:
+            return
 
     def _on_signal(self, _signum: int, frame: FrameType | None) -> None:
         if not self.pending:
             return
-        while frame is not None:
-            if frame.f_code is _Unraisable.__call__.__code__:
+        nested, self.judging = self.judging, True
+        try:
+            if lies_below(frame, (_Unraisable.__call__.__code__,)):
                 self.on_lost()  # raised below the hook it would be lost again
-                return
-            frame = frame.f_back
-        self._deliver()
+            else:
+                self._deliver()
+        finally:
+            self.judging = nested
 
     # I/O thread
 
@@ -324,9 +323,11 @@ class Gate:
         self.kick()
 
     def _wake_up(self) -> None:
-        if self._wake is not None:
-            with contextlib.suppress(BlockingIOError):  # full: readable, which is all that is asked
+        try:
+            if self._wake is not None:
                 os.write(self._wake[1], b"\0")
+        except BlockingIOError:  # full: readable, which is all that is asked
+            return
 
     def kick(self) -> None:
         """Send the signal to the main thread."""
@@ -393,7 +394,6 @@ class _Unraisable:
             gate.depth -= 1
 
 
-HANDLERS: Final[set[CodeType]] = {Gate._on_signal.__code__}
-"""Signal handlers of ours."""
+HANDLERS.add(Gate._on_signal.__code__)
 gate: Final = Gate()
 """The worker's one gate."""

@@ -6,7 +6,8 @@ inside a ``write`` of ours is an OSError, by which the socket would be taken for
 wrapped: the handlers it sets are called as ever, and what they raise while no user frame is on top is kept for the
 code that was on its way to one, which gets it as soon as it goes on; where there is none it is told to the log and
 dropped. An alarm that comes again and again would find every gap between two lines of ours, so it is not enough that
-a flag says "user code": the very frame that is interrupted must not be one of those that keep the flags.
+a flag says "user code": the very frame that is interrupted must not be one of those that keep the flags, nor may it
+lie below a handler that is just finding that out (``gate.judging``).
 
 ``signal.getsignal`` and the results of ``signal.signal`` name the user's handlers, never ours.
 
@@ -22,8 +23,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from cog_trio.worker import cancel
 from cog_trio.worker.cancel import Gate
+from cog_trio.worker.frames import HANDLERS, KEEPERS
 from cog_trio.worker.record import Journal, current
 
 _MARK: Final = "__cog_trio_guards_handlers__"
@@ -46,15 +47,25 @@ class _Guarded:
         self.report = report
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        owner = _timers.get(_KINDS.get(signum, -1))
-        if self.gate.exposed(frame) and (owner is None or owner is current.get()):
+        gate = self.gate
+        nested, gate.judging = gate.judging, True
+        try:
+            owner = _timers.get(_KINDS.get(signum, -1))
+            theirs = not nested and gate.exposed(frame) and (owner is None or owner is current.get())
+        finally:
+            gate.judging = nested
+        if theirs:
             self.handler(signum, frame)
             return
         try:
             self.handler(signum, frame)
         except BaseException as error:  # noqa: BLE001  it is the user's, and we are not to get it
-            if not self.gate.owe(error, owner):
-                self.report(error)
+            gate.judging = True
+            try:
+                if not gate.owe(error, owner):
+                    self.report(error)
+            finally:
+                gate.judging = nested
 
 
 def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
@@ -74,8 +85,8 @@ def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
     setattr(guarded_signal, _MARK, True)
     signal.signal = guarded_signal
     signal.getsignal = guarded_getsignal
-    cancel.KEEPERS.add(__file__)
-    cancel.HANDLERS.add(_Guarded.__call__.__code__)
+    KEEPERS.add(__file__)
+    HANDLERS.add(_Guarded.__call__.__code__)
     _watch_timers()
 
 

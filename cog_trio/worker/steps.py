@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 import trio
 from trio.lowlevel import disable_ki_protection
 
-from cog_trio.worker.cancel import KEEPERS
 from cog_trio.worker.faults import leaves
+from cog_trio.worker.frames import KEEPERS
 from cog_trio.worker.outputs import Sender, is_async_stream, is_stream
 from cog_trio.worker.slots import Job
 from cog_trio.worker.values import is_file

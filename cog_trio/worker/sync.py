@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import trio
 
-from cog_trio.worker.cancel import FALLBACK_AFTER, KEEPERS, Gate
+from cog_trio.worker.cancel import FALLBACK_AFTER, Gate
+from cog_trio.worker.frames import KEEPERS
 from cog_trio.worker.outputs import Sender, is_stream
 from cog_trio.worker.signals import end_timers
 from cog_trio.worker.slots import Job, Stage, end_forked_child

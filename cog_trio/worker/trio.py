@@ -29,8 +29,9 @@ import trio
 from trio.lowlevel import currently_ki_protected, enable_ki_protection
 
 from cog_trio.bridge.protocol import MAX_ERROR, Fatal, LogLevel, WorkerLog
-from cog_trio.worker.cancel import KEEPERS, Gate
+from cog_trio.worker.cancel import Gate
 from cog_trio.worker.faults import cut, one_line, trace
+from cog_trio.worker.frames import KEEPERS
 from cog_trio.worker.health import CANCELLED
 from cog_trio.worker.outputs import Sender
 from cog_trio.worker.record import current
