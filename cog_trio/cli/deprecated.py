@@ -23,6 +23,7 @@ MOVED: Final[Mapping[str, Mapping[str, str]]] = {
     "cog.base_predictor": {"BasePredictor": "cog"},
     "cog.server.scope": {"current_scope": "cog", "emit_metric": "cog"},
 }
+ENVIRONMENTS: Final = frozenset({"site-packages", "venv", "env", "node_modules", "__pycache__"})  # nobody's model
 UNCLEAR: Final = "; done by hand, since the name is used in more than one way"
 
 
@@ -260,15 +261,19 @@ def _may_be(source: Source, node: ast.expr, names: set[str]) -> bool:
 
 
 def imported_elsewhere(folder: Path, file: Path, limit: int = 1_000) -> bool:
-    """Whether another Python file of the folder imports this one; also true when there are too many to look at."""
+    """Whether another Python file of the folder imports this one; also true when that can't be told: there are too many
+    files, or one can't be read."""
     stem = file.stem.encode()
     for number, other in enumerate(sorted(folder.rglob("*.py"))):
         if number == limit:
             return True
-        if other != file and not any(part.startswith(".") or part in ("site-packages", "venv") for part in other.parts):
-            data = other.read_bytes()
-            if stem in data and any(
-                stem in line for line in data.splitlines() if line.lstrip().startswith((b"import", b"from"))
-            ):
-                return True
+        foreign = any(part.startswith(".") or part in ENVIRONMENTS for part in other.relative_to(folder).parts)
+        if other == file or foreign or not other.is_file():
+            continue
+        try:
+            lines = other.read_bytes().splitlines()
+        except OSError:
+            return True
+        if any(stem in line for line in lines if line.lstrip().startswith((b"import", b"from"))):
+            return True
     return False

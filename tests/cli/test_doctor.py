@@ -161,6 +161,19 @@ def test_a_file_that_others_import_keeps_its_names(tmp_path: Path) -> None:
     assert [finding.edits for finding in found] == [(), ()]
 
 
+def test_only_files_of_the_model_count_as_others(tmp_path: Path) -> None:
+    for name in (".venv", "venv/lib", "deep"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".venv" / "a.py").write_text("import predict\n")
+    (tmp_path / "venv" / "lib" / "a.py").write_text("import predict\n")
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
+    (tmp_path / "deep" / "a.py").write_text("x = 'import predict'\n")
+    assert not imported_elsewhere(tmp_path, tmp_path / "predict.py")
+    assert imported_elsewhere(tmp_path, tmp_path / "predict.py", limit=1)
+    (tmp_path / "deep" / "b.py").write_text("if True:\n    from ..predict import Predictor\n")
+    assert imported_elsewhere(tmp_path, tmp_path / "predict.py")
+
+
 def test_mending_keeps_the_mode_and_shows_the_difference(tmp_path: Path) -> None:
     found = _look(tmp_path, OLD)
     path = tmp_path / "predict.py"
