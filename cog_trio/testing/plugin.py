@@ -48,11 +48,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.failed and (logs := item.stash.get(LOGS, None)):
+    logs = item.stash.get(LOGS, [])
+    if report.failed and logs:
         from cog_trio.testing.server import shown
 
         report.sections += [(f"Captured log of the server of {model}", shown(log)) for model, log in logs if log]
-        logs.clear()  # a failure of the teardown has a report of its own
+    if report.failed or report.when == "teardown":
+        logs.clear()  # shown once, and not kept for the rest of the session
     return report
 
 
