@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+pytestmark = pytest.mark.timeout(180)  # several servers, one after the other, also where the machine is busy
+
 ROOT: Final = Path(__file__).parent.parent.parent
 SPARED: Final = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:hypothesispytest")  # slow to import
 HEAVY: Final = ("trio", "httpx", "hypercorn", "h11", "msgspec", "cog_trio.testing.server")
@@ -135,7 +137,7 @@ class Project:
             env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=150,
             check=False,
         )
         return done.stdout + done.stderr
