@@ -59,6 +59,10 @@ async def _to_the_end(life: Life, talk: Talk, run: Run) -> None:
     number, skipped = 0, False
     while True:
         event = await talk.hear()
+        if event["event"] == "error" and "status" in event["data"]:  # it has waited for a slot, for nothing
+            run.accepted = False
+            life.taken(run, event["data"]["status"], async_=False)
+            return
         lost = event["data"].get("skipped", 0) if event["event"] == "error" else 0
         if event["id"] != run.id or (number and event["seq"] != number + (lost or 1)):
             raise Violation(f"event {number} of {run} is followed by {str(event)[:300]}")
