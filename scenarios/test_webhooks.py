@@ -41,11 +41,11 @@ def check_order(receiver: WebhookReceiver, id: str) -> None:
 
 
 async def test_W36_W37_quick_receiver(serve_model: ServeModel, webhook_receiver: WebhookReceiver) -> None:
-    """Given a run that yields 100 times within a second, when it is told to a quick receiver every 0.2 s, then start,
+    """Given a run that yields 250 times in 3 seconds, when it is told to a quick receiver every 0.2 s, then start,
     the first output at once, some more, all of it, and the terminal state come in order, one at a time."""
     with trio.fail_after(60):
         async with serve_model("waits.py", env=FAST) as server:
-            await begin(server, "p", webhook_receiver, {"yields": 100, "seconds": 0.1})
+            await begin(server, "p", webhook_receiver, {"yields": 250, "seconds": 0.1})
             webhooks = await webhook_receiver.until("p")
             check_order(webhook_receiver, "p")
             assert webhook_receiver.most == 1
@@ -54,7 +54,7 @@ async def test_W36_W37_quick_receiver(serve_model: ServeModel, webhook_receiver:
             assert len(first["output"]) < len(last["output"])
             assert updates
             assert whole["output"] == last["output"]
-            assert len(last["output"]) == 101
+            assert len(last["output"]) == 251
             assert whole["logs"] == last["logs"]
             assert whole["status"] == "processing"
             times = [webhook.at for webhook in webhooks[1:-2]]
@@ -142,7 +142,7 @@ async def test_updates_are_not_tried_again(serve_model: ServeModel, webhook_rece
             assert (await server.finished("p"))["status"] == "succeeded"
             assert await server.stop() == 0
             states = [webhook.content for webhook in webhook_receiver.of("p")]
-            assert 3 <= len(states) <= 5
+            assert 2 <= len(states) <= 5  # a slow machine sends fewer
             assert len(set(states)) == len(states)
 
 
