@@ -71,6 +71,10 @@ class Fleet:
         for backend in self._workers:
             backend.retire()
         self._workers = self._make()
+        if self.settled.is_set():
+            self.settled = trio.Event()
+        if self.ended.is_set():  # with none left to end it was a service that had failed
+            self.ended = trio.Event()
         for backend in self._workers:
             backend.health.spawned()
             backend.health.log.runtime(RUNTIME_TARGET, why)

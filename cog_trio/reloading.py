@@ -59,35 +59,31 @@ class Reloading:
         self._scope.cancel()
 
     def ask(self, renewal: Renewal) -> None:
-        """Have the model started anew. Repeats are fine, and after ``close`` nothing comes of it."""
+        """Have the model started anew: in this step health becomes STARTING. Repeats are fine, and after ``close``
+        nothing comes of it."""
         self._wanted = renewal
-        if not (self._at_work or self._closed):
-            self._at_work = True
-            self._scope = trio.CancelScope()
-            self._start_soon(self._run)
-
-    async def _run(self) -> None:
-        """Cancellation: workers that are to leave are left to the end of the service, which has begun."""
-        with self._scope:
-            while self._wanted is not None:
-                await trio.lowlevel.checkpoint()
-                await self._renew(self._wanted)
-            self._at_work = False
-
-    async def _renew(self, renewal: Renewal) -> None:
+        if self._at_work or self._closed:
+            return
+        self._at_work = True
+        self._scope = trio.CancelScope()
         flying = [prediction for prediction in self._running.values() if not prediction.queued]
         log.info("%s: the model is started again; what runs may end: %d predictions", renewal.why, len(flying))
         self._fleet.retire(renewal.why)
-        with trio.move_on_after(self._grace):
-            await _all_finished(flying)
-        for prediction in flying:
-            prediction.cancel(Blame.SERVICE_END)
-        with trio.move_on_after(STOP_GRACE):
-            await _all_finished(flying)
-        await self._fleet.clear()
-        assert self._wanted is not None
-        renewal, self._wanted = self._wanted, None  # the last that was asked for
-        self._fleet.begin(renewal.init, None, renewal.cwd, renewal.environment)
+        self._start_soon(self._renew, flying)
+
+    async def _renew(self, flying: Collection[Prediction]) -> None:
+        """Cancellation: workers that are to leave are left to the end of the service, which has begun."""
+        with self._scope:
+            with trio.move_on_after(self._grace):
+                await _all_finished(flying)
+            for prediction in flying:
+                prediction.cancel(Blame.SERVICE_END)
+            with trio.move_on_after(STOP_GRACE):
+                await _all_finished(flying)
+            await self._fleet.clear()
+            renewal, self._wanted, self._at_work = self._wanted, None, False
+            assert renewal is not None
+            self._fleet.begin(renewal.init, None, renewal.cwd, renewal.environment)  # the last that was asked for
 
 
 async def _all_finished(predictions: Collection[Prediction]) -> None:

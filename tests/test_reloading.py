@@ -132,6 +132,32 @@ async def test_a_defunct_service_is_healed(autojump_clock: Clock, monkeypatch: p
         assert (await ended(service)).status.value == "succeeded"
 
 
+async def test_who_asks_and_then_waits_gets_the_new_model(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the step in which it was asked for: nothing may be begun, or waited for, by what is no more."""
+    async with respawning(monkeypatch, exit_9, echo, echo, **OFF) as (service, _, _):
+        await ended(service)
+        for state in ("DEFUNCT", "READY"):
+            assert service.health().status == state
+            service.reload("changed")
+            with pytest.raises(NotReady, match="Setup has not finished yet"):
+                service.create()
+            assert (await service.wait_started()).status == "READY"
+
+
+async def test_the_end_waits_for_the_worker_that_has_healed_it(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with respawning(monkeypatch, exit_9, echo, **OFF) as (service, workers, _):
+        await ended(service)
+        service.reload("changed")
+        await service.wait_ready()
+        service.shutdown()
+        await service.wait_stopped()
+        assert workers[1].reaped
+
+
 async def test_a_worker_that_dies_while_it_drains_is_not_respawned(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
