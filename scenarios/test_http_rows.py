@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-import pytest
+import httpx
 import trio
 
 from cog_trio.testing import ServeModel, Server
 from scenarios.models.edges import LINES
+from scenarios.places import MODELS
 from scenarios.processes import worker_of
 
 SECRET = "s3cret-Token"
@@ -23,16 +26,36 @@ async def _post(server: Server, body: str) -> Any:
     return await server.client.post("/predictions", content=body, headers={"content-type": "application/json"})
 
 
-@pytest.mark.parametrize("level", ["info", "debug"])
-async def test_W9_setup_lines_are_whole_at_every_log_level(serve_model: ServeModel, level: str) -> None:
-    """Given a model that prints a lot in setup, when health says READY, then every line is there, in order, and the
-    runtime's own line is the last."""
-    with trio.fail_after(60):
-        async with serve_model("edges.py", "--log-level", level) as server:
-            lines = (await server.health())["setup"]["logs"].split("\n")
+def _check_setup(logs: str) -> None:
+    lines = logs.split("\n")
     told = [line for line in lines if line.startswith("[coglet::setup] line")]
     assert told == [f"[coglet::setup] line {number}" for number in range(LINES)]
     assert lines[-1] == "[coglet] Server ready"
+
+
+async def test_W9_setup_lines_are_whole(serve_model: ServeModel) -> None:
+    """Given a model that prints a lot in setup, when health says READY, then every line is there, in order, and the
+    runtime's own line is the last."""
+    with trio.fail_after(60):
+        async with serve_model("edges.py") as server:
+            _check_setup((await server.health())["setup"]["logs"])
+
+
+async def test_W9_setup_lines_are_whole_where_errors_alone_are_logged(tmp_path: Path) -> None:
+    """Given --log-level error, which the line with the address is below, then the lines of setup are there too."""
+    path = tmp_path / "socket"
+    command = [sys.executable, "-m", "cog_trio", "serve", str(MODELS / "edges.py"), "--uds", str(path)]
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.run_process, [*command, "--log-level", "error"])  # which ends with 0
+            while not path.exists():
+                await trio.sleep(0.02)
+            transport = httpx.AsyncHTTPTransport(uds=str(path))
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                while (health := (await client.get("/health-check")).json())["status"] != "READY":
+                    await trio.sleep(0.02)
+                _check_setup(health["setup"]["logs"])
+                await client.post("/shutdown")
 
 
 async def test_W11_each_state_has_its_own_refusal_with_the_id(serve_model: ServeModel) -> None:

@@ -83,6 +83,25 @@ async def test_W3_a_second_post_with_a_running_id_is_refused_and_the_first_is_un
     assert seen["output"] == ["first ends, at most 1 at once"]
 
 
+async def test_W3_two_puts_of_one_id_at_once_are_one_run(serve_model: ServeModel) -> None:
+    """Given three slots, when two clients put one new id at the same moment, 25 times, then both get the same run."""
+    with trio.fail_after(60):
+        async with serve_model("waits.py") as server:
+            for number in range(25):
+                replies: list[httpx.Response] = []
+
+                async def put(id: str, name: str, replies: list[httpx.Response] = replies) -> None:
+                    input = {"name": name, "seconds": 0.05}
+                    replies.append(await server.client.put(f"/predictions/{id}", json={"input": input}))
+
+                async with trio.open_nursery() as nursery:
+                    for name in ("one", "other"):
+                        nursery.start_soon(put, f"p{number}", name)
+                assert [reply.status_code for reply in replies] == [200, 200]
+                assert replies[0].content == replies[1].content
+                assert replies[0].json()["logs"].count("started") == 1
+
+
 async def test_a_put_of_a_running_id_joins_it(serve_model: ServeModel) -> None:
     """Given a running async prediction, when a sync PUT names its id, then it waits and gets the same result."""
     with trio.fail_after(60):

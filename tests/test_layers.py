@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +39,23 @@ RUNNERS: Final = {
 }
 
 
+SHIELDS: Final = {  # that have no deadline of their own, and what ends them
+    "backend.py": "the service's shutdown, which always comes",
+    "cli/console.py": "a deadline that is set in the same step",
+    "supervisor.py": "the end of open_orchestrator, after its grace",
+    "testing/fakes.py": "the end of the worker that is played",
+    "transport/http/server.py": "a deadline, as soon as the end begins",
+    "webhook.py": "its own tries, or close, which the shutdown calls after the webhook grace",
+}
+
+
 def _inside(file: Path) -> str:
     return file.relative_to(PACKAGE).as_posix()
+
+
+@cache
+def _nodes(file: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(file.read_text()))]
 
 
 def _row(file: Path) -> str:
@@ -51,7 +67,7 @@ def _row(file: Path) -> str:
 def _imports(file: Path) -> Iterator[str]:
     """What of ours a file imports, as paths below the package; names of the package itself as ``cog_trio``."""
     here = [PACKAGE.name, *file.relative_to(PACKAGE).parent.parts]
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in _nodes(file):
         if isinstance(node, ast.Import):
             paths = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -105,13 +121,34 @@ def _callers(name: str) -> set[str]:
     return {
         _inside(file)
         for file in FILES
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in _nodes(file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
     }
 
 
 def test_nurseries_are_opened_by_their_owners_only() -> None:
     assert _callers("open_nursery") == OWNERS
+
+
+def _shields(file: Path) -> Iterator[int]:
+    """Lines where a scope is shielded and nothing there says for how long."""
+    for node in _nodes(file):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "CancelScope":
+            names = {keyword.arg for keyword in node.keywords}
+            if "shield" in names and "deadline" not in names:
+                yield node.lineno
+        elif isinstance(node, ast.Attribute) and node.attr == "shield" and isinstance(node.ctx, ast.Store):
+            yield node.lineno
+
+
+def test_D47_a_shield_without_a_deadline_has_an_end() -> None:
+    assert {_inside(file) for file in FILES if [*_shields(file)]} == set(SHIELDS)
+
+
+def test_D45_the_http_client_is_behind_one_module() -> None:
+    """The model's process has one of its own for URLFile (D23); a test's client is another matter."""
+    makers = {file for name in ("AsyncClient", "Client", "AsyncHTTPTransport") for file in _callers(name)}
+    assert makers == {"client.py", "sdk/_urls.py", "testing/server.py"}
 
 
 def test_the_tree_of_nurseries_shows_those_of_the_table() -> None:
@@ -125,7 +162,7 @@ def test_event_loops_and_signals_are_the_programs_alone() -> None:
     loops = {
         _inside(file)
         for file in FILES
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in _nodes(file)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "run"
@@ -143,7 +180,7 @@ def test_only_settings_reads_the_environment_in_the_parent() -> None:
     readers = {
         _inside(file)
         for file in FILES
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in _nodes(file)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
     theirs = {

@@ -143,6 +143,7 @@ def test_wrong_variable_of_ours_is_refused_by_name(option: settings.Option) -> N
         *(("COG_SETUP_TIMEOUT", text, "setup_timeout", None) for text in ("", "0", "-2", "1.5", "soon")),
         ("COG_LOG_LEVEL", "loud", "log_level", "info"),
         *(("COG_THROTTLE_RESPONSE_INTERVAL", text, "throttle_interval", 0.5) for text in ("", "-1", "nan", "inf")),
+        *(("COG_STREAM_HISTORY_CAPACITY", text, "stream_history", 1024) for text in ("", "-1", "many")),
         ("LOG_FORMAT", "logfmt", "log_format", "json"),
         ("RUST_LOG", "coglet=debug,info", "log_level", "info"),
     ],
