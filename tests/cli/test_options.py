@@ -15,6 +15,7 @@ from cog_trio import settings
 from cog_trio.cli import COMMANDS, commands, options
 from cog_trio.cli.run import command as run
 from cog_trio.cli.serve import command as serve
+from cog_trio.rows import Option
 from cog_trio.server.http import entry
 
 
@@ -37,7 +38,7 @@ def _given(*arguments: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("option", [row for row in settings.OPTIONS if row.flag], ids=lambda option: option.field)
-def test_each_row_is_an_option_of_its_commands_and_says_its_variable(option: settings.Option) -> None:
+def test_each_row_is_an_option_of_its_commands_and_says_its_variable(option: Option) -> None:
     command = run if option.client else serve
     (parameter,) = [parameter for parameter in command.params if parameter.name == option.field]
     assert isinstance(parameter, click.Option)
