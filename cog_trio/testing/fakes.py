@@ -238,14 +238,18 @@ class FakeWorker:
     def ready(self) -> None:
         self.say(Ready(tuple(map(SlotId, range(self.concurrency)))))
 
-    async def set_up(self) -> None:
-        """From Init to Ready."""
-        await self.next_control(Init)
+    async def set_up(self) -> bool:
+        """From Init to Ready; False if it was given up before."""
+        message = await self.control_message()
+        if message is None:
+            return False
+        assert isinstance(message, Init), message
         self.describe()
         while len(self.slots) < self.concurrency:
             await trio.lowlevel.checkpoint()
         self.greet()
         self.ready()
+        return True
 
     def finish_without_idle(self, run: Predict, *outputs: bytes) -> None:
         """Raw outputs and Done."""
@@ -324,10 +328,11 @@ async def open_fake_worker(
 
 
 async def _serve(worker: FakeWorker, behaviour: Behaviour) -> None:
-    await worker.set_up()
     runs: dict[int, trio.CancelScope] = {}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_die, worker, nursery.cancel_scope)
+        if not await worker.set_up():
+            return
         for slot in range(worker.concurrency):
             nursery.start_soon(_serve_slot, worker, slot, behaviour, runs)
         while (message := await worker.control_message()) is not None:
