@@ -15,7 +15,8 @@ import pytest
 pytestmark = pytest.mark.timeout(180)  # several servers, one after the other, also where the machine is busy
 
 ROOT: Final = Path(__file__).parent.parent.parent
-SPARED: Final = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:hypothesispytest")  # slow to import
+SLOW: Final = ("cacheprovider", "schemathesis", "anyio", "hypothesispytest")  # plugins that are not needed here
+SPARED: Final = tuple(f"-pno:{name}" for name in SLOW)
 HEAVY: Final = ("trio", "httpx", "hypercorn", "h11", "msgspec", "cog_trio.testing.server")
 
 MODEL: Final = """
