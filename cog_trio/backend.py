@@ -96,7 +96,7 @@ UNKNOWN: Final = Callee()
 class Backend:
     """One worker of a service; its tasks live in the service's nursery.
 
-    ``on_change`` is called when a slot is free, and when the worker is ready, gone or at its end.
+    ``on_idle`` is called when a slot is free again, ``on_change`` when the worker is ready, gone or at its end.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class Backend:
         nursery: trio.Nursery,
         lifecycle: Lifecycle,
         on_change: Callable[[], None],
+        on_idle: Callable[[], None],
     ) -> None:
         self.health = Health(lifecycle.now, settings.log_limit)
         self.orchestrator: Orchestrator | None = None  # while READY
@@ -116,6 +117,7 @@ class Backend:
         self._number = number
         self._lifecycle = lifecycle
         self._on_change = on_change
+        self._on_idle = on_idle
         self._settings = settings
         self._nursery = nursery
         self._compiled = trio.Event()
@@ -206,7 +208,7 @@ class Backend:
             await self._compiled.wait()
             if orchestrator.cause is None:  # it may have died while we compiled
                 self.orchestrator = self._serving = orchestrator
-                orchestrator.pool.on_idle = self._on_change
+                orchestrator.pool.on_idle = self._on_idle
                 self._setting_up = False
                 self._ready_since = trio.current_time()
                 self.health.set_up()

@@ -30,11 +30,16 @@ BEST_FIRST: Final = (State.READY, State.STARTING, State.DEFUNCT, State.SETUP_FAI
 class Fleet:
     """The workers of one service; their tasks live in its nursery.
 
-    ``on_change`` is called when a slot is free, and when a worker is ready, gone or at its end.
+    ``on_idle`` is called when a slot is free again, ``on_change`` when a worker is ready, gone or at its end.
     """
 
     def __init__(
-        self, settings: Settings, nursery: trio.Nursery, lifecycle: Lifecycle, on_change: Callable[[], None]
+        self,
+        settings: Settings,
+        nursery: trio.Nursery,
+        lifecycle: Lifecycle,
+        on_change: Callable[[], None],
+        on_idle: Callable[[], None],
     ) -> None:
         self.modes: Collection[Mode] = (Mode.PREDICT,)  # what the model's references name
         self.settled = trio.Event()  # one is ready, or none will be
@@ -43,6 +48,7 @@ class Fleet:
         self._nursery = nursery
         self._lifecycle = lifecycle
         self._on_change = on_change
+        self._on_idle = on_idle
         self._workers = self._make()
         self._retired: list[Backend] = []  # that others are to follow, until they have ended
         self._cleared = trio.Event()  # none of these is left
@@ -90,7 +96,7 @@ class Fleet:
 
     def _make(self) -> tuple[Backend, ...]:
         return tuple(
-            Backend(number, self._settings, self._nursery, self._lifecycle, self._changed)
+            Backend(number, self._settings, self._nursery, self._lifecycle, self._changed, self._on_idle)
             for number in range(self._settings.workers)
         )
 

@@ -79,7 +79,7 @@ class PredictionService(Embedding):
         self._nursery = nursery
         self._now = now
         self._lifecycle = Lifecycle(now)
-        self._fleet = Fleet(settings, nursery, self._lifecycle, self._on_change)
+        self._fleet = Fleet(settings, nursery, self._lifecycle, self._on_change, self._on_idle)
         self._keeper = Keeper(settings.stream_grace, nursery.start_soon)
         self._readiness = Readiness()
         self._changed = trio.lowlevel.ParkingLot()  # those who wait for another health
@@ -357,8 +357,12 @@ class PredictionService(Embedding):
         """Wait until everything that ``shutdown`` began is done: nothing in flight, no worker left."""
         await self._ending.over.wait()
 
+    def _on_idle(self) -> None:
+        """A slot has become free: each run comes by here."""
+        self._queue.advance()
+
     def _on_change(self) -> None:
-        """A slot has become free, or a worker is ready, gone or at its end."""
+        """A worker is ready, gone or at its end."""
         self._readiness.set(self._fleet.ready and not self.draining)
         self._tell_health()
         if self._fleet.state in FINAL:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -244,3 +246,21 @@ def test_devices_are_dealt_to_workers(workers: int, gpus: str, dealt: list[str])
 def test_what_is_no_list_of_devices_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected devices"):
         GPUS.call(text)
+
+
+async def test_a_run_costs_no_look_at_the_health_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slot that comes back sets off is the queue alone: each run pays for it. By count, not by time."""
+    called: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.add(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}")
+
+    async with ready(monkeypatch, echo, echo) as (service, _, _):
+        sys.setprofile(note)
+        try:
+            await service.predict({})
+        finally:
+            sys.setprofile(None)
+    assert "cog_trio.service._on_idle" in called
+    assert not called & {"cog_trio.fleet._changed", "cog_trio.fleet.state", "cog_trio.service._on_change"}
