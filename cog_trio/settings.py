@@ -351,6 +351,12 @@ def reference() -> str:
     return "\n".join(lines) + "\n"
 
 
+def default(option: Option, *, container: bool = False) -> str:
+    """The default in words, as the table has it: that of ``cog-trio serve``, or of the container entry."""
+    ours, _, theirs = _default(option).partition("; container: ")
+    return theirs if container and theirs else ours
+
+
 def _parse(option: Option, name: str, given: str | Sequence[str]) -> Any:
     texts = given.split(",") if isinstance(given, str) and option.many else given
     try:

@@ -66,6 +66,7 @@ async def test_D38_port_in_use_is_one_line_and_exit_1(serve_model: ServeModel) -
         )
     assert code == 1
     assert str(port) in said
+    assert "--port" in said
     assert said.count("\n") == 1
 
 

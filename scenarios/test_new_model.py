@@ -96,6 +96,7 @@ async def test_what_does_not_load_is_a_problem_with_its_place(tmp_path: Path) ->
     assert broken.code == 1
     assert "broken.py: problem: ModuleNotFoundError: No module named 'no_such_module'" in broken.out
     assert 'broken.py", line 2' in broken.err
+    assert "; install it beside cog-trio\n" in broken.out
     early = await _cog_trio("doctor", "--setup", str(MODELS / "bad_setup.py"), cwd=tmp_path)
     assert early.code == 1
     assert "problem: " in early.out

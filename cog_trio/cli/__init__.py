@@ -50,6 +50,18 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, [*COMMANDS, *ALIASES], 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(COMMANDS)}"
+            ctx.fail(f"there is no command {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
@@ -58,7 +70,10 @@ class Commands(click.Group):
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="cog-trio", prog_name=options.NAME, message="%(prog)s %(version)s")
 def commands() -> None:
-    """Serve machine-learning models written for Cog, on trio."""
+    """Serve machine-learning models written for Cog, on trio.
+
+    In the folder of a model: cog-trio serve. Without one: cog-trio init. Each command has a --help of its own.
+    """
 
 
 def main() -> None:

@@ -7,8 +7,10 @@ With ``--fix`` what is mechanical is mended first, file by file, and shown as a 
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from cog_trio.cli.findings import Finding
 
 UNWELL: Final = 1  # exit code
+REST: Final = {"deprecated": "{} deprecated (may stay)", "hint": "{} to look at"}
 
 
 @click.command()
@@ -55,9 +58,25 @@ def command(model: str, fix: bool, setup: bool) -> int:
     if PROBLEM not in kinds:
         cause = examine(replace(plan(model, {}, terminal=False), warnings=()), setup)
         if cause is not None:
-            print(f"{target.predict or target.train}: {PROBLEM}: {' '.join(cause.split())}")
+            print(f"{target.predict or target.train}: {PROBLEM}: {' '.join(cause.split())}{_advice(cause, target)}")
             kinds.append(PROBLEM)
     return _verdict(model, kinds, setup)
+
+
+def _advice(cause: str, target: Target) -> str:
+    """For a package that is missing here: what to install. cog.yaml speaks of the image, nobody installs it here."""
+    from cog_trio.cli.build import read_build
+    from cog_trio.marks import BadFile
+
+    if not cause.startswith("ModuleNotFoundError"):
+        return ""
+    arguments: list[str] = []
+    if (target.folder / FILE).is_file():
+        with suppress(BadModel, BadFile):  # has been told as a hint
+            build = read_build(target.folder)
+            files = [f"-r {shlex.quote(str(target.folder / name))}" for name in build.requirements[:1]]
+            arguments = [*files, *map(shlex.quote, build.python_packages)]
+    return f"; install it here: pip install {' '.join(arguments)}" if arguments else "; install it beside cog-trio"
 
 
 def _read(target: Target) -> Iterator[Finding]:
@@ -117,9 +136,9 @@ def _fix(found: list[Finding]) -> None:
 def _verdict(model: str, kinds: list[str], setup: bool = False) -> int:
     """Say how it stands; the exit code."""
     problems = kinds.count("problem")
-    rest = [
-        f"{kinds.count(kind)} {word}" for kind, word in (("deprecated", "old"), ("hint", "to look at")) if kind in kinds
-    ]
-    state = f"{problems} to mend" if problems else "loads and is set up" if setup else "loads"
-    print(f"{options.NAME}: {model}: {', '.join([state, *rest])}", file=sys.stderr)
+    state = (
+        f"{problems} to mend" if problems else "loads and is set up" if setup else "loads (--setup runs setup() too)"
+    )
+    said = [state, *(words.format(kinds.count(kind)) for kind, words in REST.items() if kind in kinds)]
+    print(f"{options.NAME}: {model}: {'; '.join(said)}", file=sys.stderr)
     return UNWELL if problems else 0

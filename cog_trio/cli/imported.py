@@ -17,7 +17,7 @@ from cog_trio.cli.findings import Finding
 from cog_trio.cli.requirements import normalized
 from cog_trio.cli.source import Source
 
-GIVEN: Final = frozenset({"cog", "coglet", "cog_trio", "setuptools", "pip", "pkg_resources"})
+GIVEN: Final = frozenset({"cog", "coglet", "cog_trio", "trio", "setuptools", "pip", "pkg_resources"})
 MAX_SOURCES: Final = 200  # files of a model that are looked at
 
 

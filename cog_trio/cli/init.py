@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -36,4 +37,6 @@ def command(folder: Path, force: bool) -> int:
         raise click.ClickException(f"can't write {error.filename}: {error.strerror}") from error
     where = shlex.quote(str(folder))
     print(f"\n  cog-trio serve {where}\n  cog-trio run {where} -i name=world\n  python -m pytest {where}")
+    if find_spec("pytest_trio") is None:
+        print("\n  pip install 'cog-trio[test]'  # pytest, and what else the test needs")
     return 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 NAME: Final = "cog-trio"  # of the program, before its error lines
 PREDICT, TRAIN = "predict", "train"  # values of --x-mode
+CLIENT_MEANING: Final = {"auth_token": "bearer token for the server at --url; better by the variable"}
 USAGE: Final = 2  # exit code of a wrong flag, variable or MODEL (D38)
 
 
@@ -59,7 +60,10 @@ def options(*, container: bool = False, only: Collection[str] | None = None) -> 
             if not option.flag or not named or (container and not option.container):
                 continue
             names = (option.flag, *option.aliases, option.field)
-            text = f"{option.meaning} [{option.variable}]"
+            default = settings.default(option, container=container)
+            value = "" if default in ("none", "off") else f"default {default}; "
+            meaning = CLIENT_MEANING.get(option.field, option.meaning) if only is not None else option.meaning
+            text = f"{meaning} [{value}{option.variable}]"
             if option.switch:
                 click.option(*names, is_flag=True, default=False, help=text)(function)
             else:

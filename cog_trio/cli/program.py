@@ -9,6 +9,7 @@ This module imports the rest of the package, so it is imported only after the wo
 
 from __future__ import annotations
 
+import errno
 import logging
 import resource
 import signal
@@ -57,7 +58,9 @@ async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -
             try:
                 urls = await nursery.start(cog_trio.serve_http, service, plan.settings)
             except cog_trio.CannotListen as error:
-                return fail(plan.name, str(error), CANNOT_LISTEN)
+                used = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+                hint = "; --port takes another one" if used and plan.settings.uds is None else ""
+                return fail(plan.name, f"{error}{hint}", CANNOT_LISTEN)
             log.info("Listening on %s", ", ".join(urls), extra={"urls": urls})
             nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown)
             if plan.settings.reload:

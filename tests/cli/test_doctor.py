@@ -208,7 +208,7 @@ def test_the_older_key_of_cog_yaml(tmp_path: Path, text: str, after: str | None)
 
 def test_imports_that_no_requirement_names_are_hints(tmp_path: Path) -> None:
     (tmp_path / "predict.py").write_text(
-        "import json, yaml, helper, absent\nimport numpy.linalg\nfrom cog import Input\n"
+        "import json, yaml, trio, helper, absent\nimport numpy.linalg\nfrom cog import Input\n"
     )
     (tmp_path / "helper.py").write_text("import click\nimport yaml\nimport predict\n")
     source = Source(tmp_path / "predict.py", "predict.py")

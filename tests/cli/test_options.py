@@ -43,7 +43,9 @@ def test_each_row_is_an_option_of_its_commands_and_says_its_variable(option: Opt
     (parameter,) = [parameter for parameter in command.params if parameter.name == option.field]
     assert isinstance(parameter, click.Option)
     assert set(parameter.opts) == {option.flag, *option.aliases}
-    assert parameter.help == f"{option.meaning} [{option.variable}]"
+    default = settings.default(option)
+    value = "" if default in ("none", "off") else f"default {default}; "
+    assert parameter.help == f"{option.meaning} [{value}{option.variable}]"
 
 
 def test_rows_without_a_flag_are_no_options_and_those_of_clients_none_of_serve() -> None:
@@ -98,6 +100,26 @@ def test_wrong_flag_is_one_line_and_2(capsys: pytest.CaptureFixture[str], monkey
     said = capsys.readouterr().err
     assert said.startswith("cog-trio: ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "hint"), [("serv", "did you mean serve?"), ("xyz", "there are serve, run, train")])
+def test_a_command_that_is_not_there_has_neighbours(
+    name: str, hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["x", name])
+    assert options.run(commands, "cog-trio") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"cog-trio: there is no command '{name}'; {hint}")
+    assert said.count("\n") == 1
+
+
+def test_help_says_the_defaults_of_the_program_that_it_is_of() -> None:
+    """A newcomer asks first for the address; that of a container is another one."""
+    for command, host, port in ((serve, "127.0.0.1", 8393), (entry, "0.0.0.0", 5000)):
+        words = {option.name: option.help for option in command.params if isinstance(option, click.Option)}
+        assert f"[default {host}; " in str(words["host"])
+        assert f"[default {port}; " in str(words["port"])
+        assert "default" not in str(words["upload_url"])
 
 
 def test_no_command_shows_the_help_as_it_is(
