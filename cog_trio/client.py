@@ -105,11 +105,11 @@ def open_sync_client(step_timeout: float, hosts: Hosts | None = None) -> httpx.C
 
     transport = None
     if hosts is not None:
-        transport = httpx.HTTPTransport(verify=tls_context())
+        transport = httpx.HTTPTransport(verify=tls_context(None))
         pool: Any = transport._pool
         pool._network_backend = _SyncGuard(pool._network_backend, hosts)
     return httpx.Client(
-        timeout=step_timeout, follow_redirects=True, headers=_agent(), verify=tls_context(), transport=transport
+        timeout=step_timeout, follow_redirects=True, headers=_agent(), verify=tls_context(None), transport=transport
     )
 
 
@@ -126,7 +126,7 @@ def _make(
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=20)
     try:
         if transport is None and hosts is not None:
-            guarded = httpx.AsyncHTTPTransport(verify=tls_context(), limits=limits)
+            guarded = httpx.AsyncHTTPTransport(verify=tls_context(None), limits=limits)
             pool: Any = guarded._pool
             pool._network_backend = _Guard(pool._network_backend, hosts)
             transport = guarded
@@ -251,8 +251,8 @@ class _Quiet(logging.Filter):
 _quiet: Final = _Quiet()
 
 
-@lru_cache(maxsize=1)
-def tls_context(cafile: str | None = None) -> ssl.SSLContext:
+@lru_cache(maxsize=2)
+def tls_context(cafile: str | None) -> ssl.SSLContext:
     """Who is trusted: the usual authorities, or those of a file (blocking).
 
     Raises:

@@ -6,10 +6,11 @@ import socket
 from typing import Any
 
 import httpcore
+import httpx
 import pytest
 import trio
 
-from cog_trio.client import _Guard, _SyncGuard, open_client, open_sync_client
+from cog_trio.client import _Guard, _SyncGuard, open_client, open_sync_client, tls_context
 from cog_trio.hosts import HostRefused, Hosts
 
 NAMES = {
@@ -123,3 +124,20 @@ async def test_a_policy_leaves_proxies_aside(monkeypatch: pytest.MonkeyPatch) ->
             await client.get("http://127.0.0.1:2/")
     with open_sync_client(1.0, Hosts(["public"])) as sync, pytest.raises(HostRefused):
         sync.get("http://127.0.0.1:2/")
+
+
+async def test_the_certificates_are_loaded_once_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost tens of milliseconds, and a worker has both kinds of client in turn."""
+    loaded: list[object] = []
+
+    def load() -> object:
+        loaded.append(real())
+        return loaded[-1]
+
+    real = httpx.create_ssl_context
+    monkeypatch.setattr(httpx, "create_ssl_context", load)
+    tls_context.cache_clear()
+    for hosts in (None, Hosts(["public"]), None):
+        async with open_client(hosts=hosts):
+            open_sync_client(1.0, hosts).close()
+    assert len(loaded) == 1
