@@ -79,6 +79,12 @@ class Message(WebsocketBuffer):
         super().extend(event)
 
 
+def told_apart(method: bytes) -> bytes:
+    """A method that is none in lower case, so that it stays none: Hypercorn would take it for that in upper case, and a
+    ``head`` would get a length without a body."""
+    return method if method == method.upper() else b"*" + method
+
+
 def tame(stream: object) -> None:
     """Bound what a WebSocket's client can make us hold: no compression, and messages up to the limit."""
     if isinstance(stream, WSStream):
@@ -89,6 +95,13 @@ def tame(stream: object) -> None:
 def is_overfull(stream: object) -> bool:
     """Whether a message was too large: the client has been told, and nothing good will follow."""
     return isinstance(stream, WSStream) and stream.buffer.length > stream.buffer.max_length
+
+
+def _told_apart(request: h11.Request) -> h11.Request:
+    method = told_apart(request.method)
+    if method == request.method:
+        return request
+    return h11.Request(method=method, headers=request.headers, target=request.target, http_version=request.http_version)
 
 
 class Http1(H11Protocol):
@@ -193,7 +206,7 @@ class Http1(H11Protocol):
                 self._pace = Pace(trio.current_time(), self.limits.header_timeout)
                 await self.send(Updated(idle=False))
                 await self._check_protocol(event)
-                await self._create_stream(event)
+                await self._create_stream(_told_apart(event))
                 tame(self.stream)
             elif isinstance(event, h11.Data):
                 await self._take_body(event.data)

@@ -21,7 +21,7 @@ from hypercorn.protocol.events import Body, Data, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
 
-from cog_trio.transport.http.http1 import LISTS, Limits, Link, tame
+from cog_trio.transport.http.http1 import LISTS, Limits, Link, tame, told_apart
 from cog_trio.transport.http.pace import Pace
 
 WINDOW: Final = (
@@ -29,7 +29,7 @@ WINDOW: Final = (
 )  # bytes that a client may send ahead, of a stream and in all; what is not read waits in the kernel
 _FIRST_WINDOW: Final = 2**16 - 1  # bytes; the one of the connection can only be raised from there
 
-_PATH: Final = re.compile(rb"[\x21-\x7e]+")
+_CLEAR: Final = re.compile(rb"[\x21-\x7e]+")
 
 
 class Http2(H2Protocol):
@@ -93,6 +93,10 @@ class Http2(H2Protocol):
             elif isinstance(event, h2.events.RequestReceived) and not _is_understood(event):
                 self.connection.reset_stream(event.stream_id, h2.errors.ErrorCodes.PROTOCOL_ERROR)
             else:
+                if isinstance(event, h2.events.RequestReceived):
+                    event.headers = [
+                        (name, told_apart(value) if name == b":method" else value) for name, value in event.headers
+                    ]
                 await super()._handle_events([event])
                 if isinstance(event, h2.events.RequestReceived):
                     tame(self.streams.get(event.stream_id))
@@ -131,8 +135,9 @@ class Http2(H2Protocol):
 
 
 def _is_understood(request: Any) -> bool:
-    """Whether Hypercorn can read the headers: it raises on a path or a list of tokens that is absent or not ASCII."""
+    """Whether Hypercorn can read the headers: it raises on a method, a path or a list of tokens that is absent or not
+    ASCII."""
     headers = dict(request.headers)
     if any(name in LISTS and not value.isascii() for name, value in request.headers):
         return False
-    return _PATH.fullmatch(headers.get(b":path", b"")) is not None and b":method" in headers
+    return all(_CLEAR.fullmatch(headers.get(name, b"")) for name in (b":method", b":path"))

@@ -110,6 +110,14 @@ async def test_requests_over_http2(nursery: trio.Nursery) -> None:
     assert b'"id":"a"' in client.bodies[number]
 
 
+async def test_a_method_in_lower_case_is_another_method(nursery: trio.Nursery) -> None:
+    client = Client2(nursery, app_of(InstantService()))
+    for method in ("get", "head"):
+        number = await client.ask(method, "/health-check")
+        assert await client.wait(number) == 405
+        assert client.bodies[number] == b'{"detail":"Method Not Allowed"}'
+
+
 async def test_a_mebibyte_may_come_ahead_of_what_is_read(nursery: trio.Nursery) -> None:
     """With the 64 KiB that HTTP/2 begins with, a large body costs hundreds of round trips."""
     client = Client2(nursery, app_of(InstantService()))
@@ -215,6 +223,14 @@ async def test_a_request_that_is_not_understood_ends_its_stream_only(nursery: tr
     client.h2.config.validate_outbound_headers = False
     number = await client.ask("GET", path)
     assert await client.wait(number) == 0
+    assert await client.wait(await client.ask("GET", "/")) == 200
+
+
+@pytest.mark.parametrize("method", ["", "a b", "G\x80T", "é"])
+async def test_a_method_that_is_none_ends_its_stream_only(nursery: trio.Nursery, method: str) -> None:
+    client = Client2(nursery, hello)
+    client.h2.config.validate_outbound_headers = False
+    assert await client.wait(await client.ask(method, "/")) == 0
     assert await client.wait(await client.ask("GET", "/")) == 200
 
 

@@ -124,6 +124,15 @@ async def test_wrong_methods_are_405_json_with_allow_W19(client: Client, method:
     assert response.headers["allow"] == allow
 
 
+@pytest.mark.parametrize("method", ["get", "Head", "head", "options"])
+async def test_a_method_in_lower_case_is_another_method(client: Client, method: str) -> None:
+    """It was taken for that in upper case, and head got a length without a body."""
+    for _ in range(2):
+        response = await ask(client, method, "/health-check")
+        assert (response.status, response.json) == (405, {"detail": "Method Not Allowed"})
+        assert response.headers["allow"] == "GET,HEAD"
+
+
 async def test_query_string_is_ignored(client: Client) -> None:
     assert (await ask(client, "GET", "/health-check?a=b&c")).status == 200
 
