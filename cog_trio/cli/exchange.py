@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import trio
 
 from cog_trio.cli.display import Display
-from cog_trio.cli.server import Gone, Refused, Server, refusal
+from cog_trio.cli.results import BadOutput
+from cog_trio.cli.server import Gone, Refused, Server, finished, refusal, understood
 from cog_trio.cli.session import encode
 from cog_trio.client import error_reason, open_body
 
@@ -29,6 +31,7 @@ EVENTS: Final = "text/event-stream"
 LOOK: Final = 0.5  # seconds between two looks at the state
 SILENCE: Final = 60.0  # seconds without a byte of a stream, which has a comment every 15 s: it is dead
 CANCEL: Final = 10.0  # seconds for a cancel to be taken
+LARGEST: Final = 2**31  # bytes of an event: an output with its files
 WAITS: Final = httpx.Timeout(10.0, read=None, write=None, pool=None)
 STREAMS: Final = httpx.Timeout(10.0, read=SILENCE, write=None, pool=None)
 
@@ -50,6 +53,7 @@ class Exchange:
 
         Raises:
           Refused, Gone: with the text for the user.
+          BadOutput: a file of the output can't be written.
         """
         return await self._beside(self._stream, values)
 
@@ -65,7 +69,7 @@ class Exchange:
             nursery.start_soon(self._cancel_when_told)
             try:
                 outcome = await ask(await trio.to_thread.run_sync(encode, {"input": values}), nursery)
-            except (Refused, Gone) as error:
+            except (Refused, Gone, BadOutput) as error:
                 outcome = error
             except httpx.HTTPError as error:
                 outcome = Gone(f"{self._server.url} went away: {error_reason(error)}")
@@ -93,7 +97,8 @@ class Exchange:
         reply = await self._server.client.put(self._url, content=body, headers=headers, timeout=WAITS)
         if reply.status_code != 200:
             raise refusal(reply.status_code, reply.content)
-        prediction = _prediction(reply.content)
+        with understood("the prediction"):
+            prediction = finished(json.loads(reply.content))
         self._show_logs(prediction)
         return prediction
 
@@ -109,16 +114,26 @@ class Exchange:
                 return
             if reply.status_code != 200:
                 continue
-            prediction = _prediction(reply.content)
+            try:
+                prediction = json.loads(reply.content)
+            except (ValueError, RecursionError):
+                continue  # as above
+            if not isinstance(prediction, dict):
+                continue
             if prediction.get("status") != "starting":
                 self._console.phase("Running")
             self._show_logs(prediction)
             output = prediction.get("output")
             if isinstance(output, list):
-                await self._display.items(0, output)
+                try:
+                    await self._display.items(0, output)
+                except BadOutput:
+                    return  # the end tries it once more, and says so
 
     def _show_logs(self, prediction: Mapping[str, Any]) -> None:
-        logs = str(prediction.get("logs", ""))
+        logs = prediction.get("logs")
+        if not isinstance(logs, str):
+            return
         self._display.log(logs[self._logs :])
         self._logs = len(logs)
 
@@ -130,8 +145,8 @@ class Exchange:
         async with client.stream("PUT", self._url, content=body, headers=headers, timeout=STREAMS) as reply:
             if reply.status_code != 200 or not reply.headers.get("content-type", "").startswith(EVENTS):
                 raise refusal(reply.status_code, await reply.aread())
-            async with open_body(reply) as pieces:
-                async for event, data in events(pieces):
+            async with open_body(reply) as pieces, aclosing(events(pieces)) as stream:
+                async for event, data in stream:
                     if (prediction := await show_event(event, data, self._display, self._console)) is not None:
                         return prediction
         raise Gone(f"{self._server.url} went away: the stream ended before the run did")
@@ -139,45 +154,53 @@ class Exchange:
 
 async def show_event(event: str, data: Any, display: Display, console: Console) -> Mapping[str, Any] | None:
     """Show one event, of whichever stream; gives the run when it is over."""
-    if event == "completed":
-        assert isinstance(data, dict)
-        return data
+    index, chunk, text, lost = 0, None, "", 0
+    with understood(f"the event {event}"):
+        if event == "completed":
+            return finished(data)
+        if event == "log":
+            text = str(data["data"])
+        elif event == "output":
+            index, chunk = int(data["index"]), data["chunk"]
+        elif event == "error":
+            lost = int(data.get("skipped") or 0)
     if event == "start":
         console.phase("Running")
-    elif event == "log":
-        display.log(str(data["data"]))
     elif event == "output":
-        await display.items(int(data["index"]), [data["chunk"]])
-    elif event == "error" and data.get("skipped"):
-        console.say(f"{data['skipped']} events were lost on the way")
+        await display.items(index, [chunk])
+    elif text:
+        display.log(text)
+    elif lost:
+        console.say(f"{lost} events were lost on the way")
     await console.room()
     return None
 
 
-async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, Any]]:
-    """Server-sent events out of a body in pieces: name and decoded data."""
-    name, data, rest = "", bytearray(), b""
+async def events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, Any], None]:
+    """Server-sent events out of a body in pieces: name and decoded data.
+
+    Raises:
+      Refused: one of them is no event, or larger than ``LARGEST``.
+    """
+    name, data, begun, size = "", bytearray(), [b""], 0
     async for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            line = line.removesuffix(b"\r")
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            line = b"".join([*begun, end]).removesuffix(b"\r")  # once: a line may be a file
+            begun = []
             field, _, value = line.partition(b":")
             value = value.removeprefix(b" ")
             if field == b"event":
-                name = value.decode()
+                name = value.decode(errors="replace")
             elif field == b"data":
                 data += value
             elif not line:
                 if name:
-                    yield name, json.loads(data)
-                name, data = "", bytearray()
-
-
-def _prediction(body: bytes) -> Mapping[str, Any]:
-    try:
-        value = json.loads(body)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or "status" not in value:
-        raise Refused("the server answered what is no prediction")
-    return value
+                    with understood(f"the event {name}"):
+                        decoded = json.loads(data)
+                    yield name, decoded
+                name, data, size = "", bytearray(), 0
+        begun.append(rest)
+        size += len(piece)
+        if size > LARGEST:
+            raise Refused(f"the server sends an event of more than {LARGEST} bytes")

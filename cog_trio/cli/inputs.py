@@ -185,7 +185,7 @@ def _value(field: Mapping[str, Any], text: str, read: Read) -> Any:
     if text == "null" and field.get("nullable") and kind != "string" and "anyOf" not in field:
         return None
     try:
-        return _KINDS[kind](text) if kind in _KINDS else _any(field, text)
+        return _KINDS[kind](text) if isinstance(kind, str) and kind in _KINDS else _any(field, text)
     except ValueError as error:
         raise _Bad(f"{error}, not {_shown(text)}" if not secret else str(error)) from None
 
@@ -284,7 +284,8 @@ _KINDS: Final[Mapping[Any, Callable[[str], Any]]] = {
 
 def _any(field: Mapping[str, Any], text: str) -> Any:
     """A value of a union: of its first type that takes the text, strings last. Without types: JSON, else a text."""
-    kinds = [member.get("type") for member in field.get("anyOf", ())]
+    told = [member.get("type") for member in field.get("anyOf") or ()]
+    kinds = [kind for kind in told if isinstance(kind, str)]  # of newer documents it may be a list: anything
     if text == "null" and field.get("nullable") and "string" not in kinds:
         return None
     for kind in kinds:

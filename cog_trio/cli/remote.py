@@ -18,8 +18,8 @@ from cog_trio.cli.display import FAILED, Display, look_of, plain, refuse
 from cog_trio.cli.exchange import Exchange
 from cog_trio.cli.inputs import BadInputs, Inputs
 from cog_trio.cli.options import NAME, PREDICT, USAGE
-from cog_trio.cli.results import Shape
-from cog_trio.cli.server import Gone, Refused, Server
+from cog_trio.cli.results import BadOutput, Shape
+from cog_trio.cli.server import Gone, Refused, Server, understood
 from cog_trio.cli.session import Stop, run_session
 from cog_trio.client import ClientUnusable, open_client, tls_context
 
@@ -41,7 +41,7 @@ def run_there(settings: Settings, early: Sequence[int], ask: Ask) -> int:
             if refused.faults:
                 return refuse(console, refused.faults)
             text = str(refused)
-        except (Gone, ClientUnusable) as error:
+        except (Gone, BadOutput, ClientUnusable) as error:
             text = str(error)
         if stop.code is None:
             console.phase("")
@@ -64,22 +64,23 @@ async def _run(settings: Settings, ask: Ask, console: Console, stop: Stop) -> in
         server = Server(settings.url, client, settings.auth_token, settings.cafile)
         document = await server.document()
         family = FAMILIES[ask.mode]
-        if f"/{family}" not in document.get("paths", {}):
+        if f"/{family}" not in document["paths"]:
             raise Refused(f"the server offers no {family}")
         console.phase("Reading the inputs")
+        with understood("its openapi.json"):
+            inputs, shape = Inputs.of(document, ask.mode), Shape(document, ask.mode)
+            streams = bool(document["paths"][f"/{family}"].get("post", {}).get("x-cog-streaming"))
         try:
-            build = Inputs.of(document, ask.mode).build
-            values = await trio.to_thread.run_sync(build, ask.pairs, ask.given, ask.read, abandon_on_cancel=True)
+            values = await trio.to_thread.run_sync(inputs.build, ask.pairs, ask.given, ask.read, abandon_on_cancel=True)
         except BadInputs as bad:
             return refuse(console, bad.faults)
-        display = Display(console, look_of(ask), Shape(document, ask.mode))
+        display = Display(console, look_of(ask), shape)
         console.phase(f"Waiting for {urlsplit(settings.url).netloc}")
         if server.socket and ask.mode == PREDICT:
             from cog_trio.cli.socket import converse
 
             prediction = await converse(server, values, display, console, stop)
         else:
-            streams = bool(document["paths"][f"/{family}"].get("post", {}).get("x-cog-streaming"))
             exchange = Exchange(server, family, display, console, stop)
             prediction = await (exchange.stream(values) if streams else exchange.wait(values))
         return await display.finish(prediction)

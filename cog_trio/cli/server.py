@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import httpx
 
 SCHEMES: Final = {"ws": "http", "wss": "https"}
+NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+ENDS: Final = ("succeeded", "failed", "canceled")
 
 
 class Refused(Exception):
@@ -26,6 +29,19 @@ class Refused(Exception):
 
 class Gone(Exception):
     """The connection failed; the text says how."""
+
+
+@contextmanager
+def understood(what: str) -> Iterator[None]:
+    """Take apart what a server says; nothing of it is sure, and nothing else may be done in the block.
+
+    Raises:
+      Refused: it is not what it should be.
+    """
+    try:
+        yield
+    except NONSENSE as error:
+        raise Refused(f"the server answers what can't be understood: {what} is not as it should be") from error
 
 
 class Server:
@@ -56,31 +72,55 @@ class Server:
             raise Refused(f"{self.url} has no openapi.json: is it a server of cog-trio or Cog?")
         if response.status_code != 200:
             raise refusal(response.status_code, response.content)
-        try:
-            document = json.loads(response.content)
-        except ValueError:
-            document = None
-        if not isinstance(document, dict):
+        document = _object(response.content)
+        if not isinstance(document.get("paths"), dict):
             raise Refused(f"{self.url}/openapi.json is no document of a model")
         return document
 
 
+def finished(value: object) -> Mapping[str, Any]:
+    """A prediction at its end.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if not isinstance(value, dict) or value.get("status") not in ENDS:
+        raise ValueError("no prediction that has ended")
+    return value
+
+
 def refusal(status: int, body: bytes) -> Refused:
     """An answer that is no prediction, in words."""
-    try:
-        told = json.loads(body)
-    except ValueError:
-        told = {}
-    told = told if isinstance(told, dict) else {}
+    told = _object(body)
     detail = told.get("detail")
     if status == 422 and isinstance(detail, list):
-        return Refused("", [fault_line(fault.get("loc", ()), str(fault.get("msg"))) for fault in detail])
+        faults = [fault_line(_place(fault), str(fault.get("msg"))) for fault in detail if isinstance(fault, dict)]
+        if faults:
+            return Refused("", faults)
     text = told.get("error") or (detail if isinstance(detail, str) else None) or _said(detail)
     if status == 401:
         return Refused("the server wants a token: give it by --auth-token or COG_TRIO_AUTH_TOKEN")
     if status == 413:
         return Refused(f"the inputs are larger than the server takes: give large files as URLs ({text or status})")
+    if status < 300:
+        return Refused(
+            f"the server answered {status}, but not with what was asked for: is it a server of cog-trio or Cog?"
+        )
     return Refused(f"the server refuses ({status}): {text}" if text else f"the server answered {status}")
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """A JSON object; an empty one if it is none."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _place(fault: Mapping[str, Any]) -> Sequence[Any]:
+    place = fault.get("loc")
+    return place if isinstance(place, list) else ()
 
 
 def _said(detail: object) -> str | None:

@@ -15,8 +15,8 @@ import trio
 from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError, WebSocketConnection, open_websocket_url
 
 from cog_trio.cli.display import Display
-from cog_trio.cli.exchange import show_event
-from cog_trio.cli.server import Gone, Refused, Server, refusal
+from cog_trio.cli.exchange import LARGEST, show_event
+from cog_trio.cli.server import Gone, Refused, Server, refusal, understood
 from cog_trio.cli.session import encode
 from cog_trio.client import error_reason, tls_context
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cog_trio.cli.console import Console
     from cog_trio.cli.session import Stop
 
-LARGEST: Final = 2**31  # bytes of a message: an output with its files
 CONNECT: Final = 10.0  # seconds
 CLOSE: Final = 2.0  # seconds
 NO_SOCKET: Final = (404, 405, 426)  # what servers say that have none
@@ -93,12 +92,15 @@ class _Talk:
     async def _hear(self, nursery: trio.Nursery) -> Mapping[str, Any]:
         id: str | None = None
         while True:
-            message = json.loads(await self._socket.get_message())
-            event, data = message["event"], message["data"]
-            if message["seq"] is None:
-                raise refusal(int(data.get("status", 500)), json.dumps(data).encode())
+            text = await self._socket.get_message()
+            with understood("a message"):
+                message = json.loads(text)
+                event, data = str(message["event"]), message["data"]
+                if message["seq"] is None:
+                    raise refusal(int(data.get("status", 500)), json.dumps(data).encode())
+                told = str(message["id"])
             if id is None:
-                id = message["id"]
+                id = told
                 nursery.start_soon(self._cancel_when_told, id)
             if (prediction := await show_event(event, data, self._display, self._console)) is not None:
                 return prediction
