@@ -194,20 +194,18 @@ class AsyncExecutor:
 
     def _aim(self) -> BaseException | None:
         """What the gate may raise now; on the main thread, maybe in a signal handler."""
+        self._gate.settle()  # whatever comes of it: the I/O thread pokes again
         running = asyncio.current_task(self.loop)
         for task in self._aims:
             if task.task is running:
                 if task.inside and not task.delivered:
                     task.delivered = True
                     self._aims.discard(task)
-                    self._gate.settle()
                     return asyncio.CancelledError()
             elif running is not None and current.get() is task.job.record and running not in task.struck:
                 task.struck.add(running)  # a task that it started: its own cancel follows when the loop is free
-                self._gate.settle()
                 return asyncio.CancelledError()
-        self._gate.settle()  # another task blocks the loop; the I/O thread pokes again
-        return None
+        return None  # another task blocks the loop
 
     def _in_user_frames(self) -> bool:
         running = asyncio.current_task(self.loop)

@@ -26,18 +26,14 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from cog_trio.worker.carrier import choose_signal, is_blocked
 from cog_trio.worker.frames import HANDLERS, KEEPERS, lies_below
+from cog_trio.worker.nested import NestedLoop
 
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
 _set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _NOBODY: Final[AbstractContextManager[None]] = contextlib.nullcontext()
 KEEPERS.add(__file__)
-
-
-def choose_signal() -> int:
-    """A real-time signal, since models use the two of the user; SIGUSR2 where there is none (macOS)."""
-    rtmin = getattr(signal, "SIGRTMIN", None)
-    return int(signal.SIGUSR2 if rtmin is None else rtmin + 3)
 
 
 class _Runtime:
@@ -92,6 +88,7 @@ class Gate:
     """
 
     __slots__ = (
+        "_loop",
         "_runtime",
         "_user",
         "_wake",
@@ -120,6 +117,7 @@ class Gate:
         self.exception: type[BaseException] = KeyboardInterrupt
         self._runtime = _Runtime(self)
         self._user = _UserCode(self)
+        self._loop = NestedLoop()
         self._wake: tuple[int, int] | None = None
         self.aim: Callable[[], BaseException | None] | None = None
         self.current = 0  # the sync run that owns the main thread; 0: none
@@ -271,9 +269,11 @@ class Gate:
             if error is not None:
                 raise error
         elif self.inside and self.requested == self.current != self.delivered:
-            self.delivered = self.current
-            self.settle()
+            if self._loop.ask(self, self.current):
+                return
             self._watch_losses()
+            self._drain()  # no call from here on: deep in a recursion it would raise, and the one delivery be lost
+            self.pending, self.delivered = False, self.current
             raise self.exception
 
     def _watch_losses(self) -> None:
@@ -343,7 +343,7 @@ class Gate:
         """
         if not self.pending or self.current != run or self.requested != run:
             return
-        if signal.getsignal(self.signal) == self._on_signal and not self._blocked():
+        if signal.getsignal(self.signal) == self._on_signal and not is_blocked(self.signal):
             self.kick()
             return
         self._watch_losses()
@@ -353,15 +353,6 @@ class Gate:
             self.delivered = run
             self.pending = False
             raise_there(main, exception)
-
-    def _blocked(self) -> bool:
-        """Whether the main thread blocks the signal; False where that can't be seen."""
-        try:
-            with open(f"/proc/self/task/{os.getpid()}/status") as status:
-                mask = next(line for line in status if line.startswith("SigBlk:"))
-        except (OSError, StopIteration):  # macOS
-            return False
-        return bool(int(mask.split()[1], 16) >> (self.signal - 1) & 1)
 
     # From the unraisable hook, on the main thread
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container
 from types import CodeType, FrameType
 from typing import Final
@@ -18,3 +19,14 @@ def lies_below(frame: FrameType | None, codes: Container[CodeType]) -> bool:
     while frame is not None and frame.f_code not in codes:
         frame = frame.f_back
     return frame is not None
+
+
+def top_is_trio() -> bool:
+    """Whether the frame that calls ours is one of trio's, which user code has called: its records may be half done."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package, _, _ = str(frame.f_globals.get("__name__", "cog_trio")).partition(".")  # generated code has no name
+        if package != "cog_trio":
+            return package in ("trio", "outcome")
+        frame = frame.f_back
+    return False

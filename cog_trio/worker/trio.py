@@ -17,12 +17,10 @@ from __future__ import annotations
 import contextvars
 import inspect
 import math
-import sys
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
-from types import FrameType
 from typing import Any, Final, TypeAlias
 
 import trio
@@ -31,7 +29,7 @@ from trio.lowlevel import currently_ki_protected, enable_ki_protection
 from cog_trio.bridge.protocol import MAX_ERROR, Fatal, LogLevel, WorkerLog
 from cog_trio.worker.cancel import Gate
 from cog_trio.worker.faults import cut, one_line, trace
-from cog_trio.worker.frames import KEEPERS
+from cog_trio.worker.frames import KEEPERS, top_is_trio
 from cog_trio.worker.health import CANCELLED
 from cog_trio.worker.outputs import Sender
 from cog_trio.worker.record import current
@@ -288,7 +286,7 @@ class TrioExecutor:
             run.unborn.update(task for task in run.tasks if _is_unborn(task))
 
     def _in_user_frames(self) -> bool:
-        return not currently_ki_protected() and not _top_is_trio()
+        return not currently_ki_protected() and not top_is_trio()
 
     def _aim(self) -> BaseException | None:
         """What the gate may raise now; on the main thread, maybe in a signal handler."""
@@ -361,14 +359,3 @@ async def _a_cancelled() -> trio.Cancelled:
 def _is_unborn(task: trio.lowlevel.Task) -> bool:
     coroutine = task.coro
     return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-
-
-def _top_is_trio() -> bool:
-    """Whether the frame that calls ours is one of trio's, which user code has called: its records may be half done."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        package, _, _ = str(frame.f_globals.get("__name__", "cog_trio")).partition(".")  # generated code has no name
-        if package != "cog_trio":
-            return package in ("trio", "outcome")
-        frame = frame.f_back
-    return False

@@ -22,7 +22,7 @@ from cog_trio.bridge.protocol import (
     SlotResponse,
     Terminal,
 )
-from cog_trio.worker import cancel
+from cog_trio.worker import cancel, carrier
 from tests.worker.rig import TERMINAL, Outcome, Parent, open_worker
 from tests.worker.test_sync import CODE
 
@@ -267,6 +267,80 @@ async def test_W25_two_hundred_cancels_at_once(tmp_path: Path) -> None:
         assert len(cut) + len(terminals) == 201
 
 
+LOOPS = {
+    "trio": """
+import time, trio, trio.testing
+async def part(name, function):
+    try:
+        print(name)
+        await function()
+    finally:
+        with trio.CancelScope(shield=True): await trio.sleep(0.05)
+        print(name, "cleaned")
+async def main(function):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(part, "a", trio.sleep_forever)
+        await trio.testing.wait_all_tasks_blocked()
+        await part("go", function)
+def run():
+    try: trio.run(main, FUNCTION)
+    finally: print("cleaned")
+""",
+    "asyncio": """
+import asyncio, time
+async def part(name, function):
+    try:
+        print(name)
+        await function()
+    finally:
+        await asyncio.sleep(0.05)
+        print(name, "cleaned")
+async def main(function):
+    other = asyncio.create_task(part("a", asyncio.Event().wait))
+    await asyncio.sleep(0)
+    await part("go", function)
+def run():
+    try: asyncio.run(main(FUNCTION))
+    finally: print("cleaned")
+""",
+}
+BLOCK = "import time\nasync def block(): time.sleep(30)"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_W26_the_clean_up_of_tasks_runs_in_a_loop_of_the_runs_own(tmp_path: Path, loop: str) -> None:
+    """Field lesson 1, worker.md: also where the cancel comes while the loop waits, and again and again."""
+    waits = {"trio": "trio.sleep_forever", "asyncio": "asyncio.Event().wait"}[loop]
+    async with open_worker(tmp_path, CODE) as parent:
+        for code in (LOOPS[loop].replace("FUNCTION", waits), BLOCK + LOOPS[loop].replace("FUNCTION", "block")):
+            outcome, seconds = await cancel_when(parent, code, repeats=20)
+            assert outcome.cancelled
+            said = outcome.logs().splitlines()
+            assert (said[:2], said[-1]) == (["a", "go"], "cleaned")
+            assert sorted(said[2:-1]) == ["a cleaned", "go cleaned"]
+            assert seconds < PROMPT
+
+
+async def test_W27_deep_in_a_recursion_it_is_not_lost(tmp_path: Path) -> None:
+    """worker.md: where there is no room for a frame of ours, the code gets RecursionError, and the cancel later."""
+    code = """
+def down():
+    try: down()
+    except RecursionError: spin()
+def spin():
+    while True: pass
+def run():
+    try:
+        print("go")
+        down()
+    finally: print("cleaned")
+"""
+    async with open_worker(tmp_path, CODE) as parent:
+        outcome, _ = await cancel_when(parent, code)
+        assert outcome.cancelled
+        assert outcome.logs() == "go\ncleaned\n"
+
+
 async def test_in_a_lock_of_our_own_nothing_is_interrupted(tmp_path: Path) -> None:
     """A storm of prints, metrics and cancels: frames stay whole and in order, each run ends cancelled."""
     code = """
@@ -299,9 +373,9 @@ async def test_cancel_of_one_run_in_a_stream(tmp_path: Path) -> None:
 
 
 def test_signal_without_real_time_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cancel.choose_signal() == signal.SIGRTMIN + 3
+    assert carrier.choose_signal() == signal.SIGRTMIN + 3
     monkeypatch.delattr(signal, "SIGRTMIN")
-    assert cancel.choose_signal() == signal.SIGUSR2
+    assert carrier.choose_signal() == signal.SIGUSR2
 
 
 def test_gate_raises_in_user_code_once() -> None:
