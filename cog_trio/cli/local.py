@@ -74,7 +74,7 @@ class _Run:
         self._ask = ask
         self._console = console
         self._stop = stop
-        self._staging = Path(staging).as_uri() + "/"
+        self._staging = staging
 
     async def run(self) -> int:
         plan, stop = self._plan, self._stop
@@ -82,11 +82,12 @@ class _Run:
         self._console.phase(f"Setting up {plan.predict or plan.train}")
         async with cog_trio.open_service(
             plan.predict,
-            settings=replace(plan.settings, upload_url=self._staging, **OURS),
+            settings=replace(plan.settings, **OURS),
             worker=self._process,
             train=plan.train,
             cwd=plan.folder,
             environment=plan.environment,
+            output_folder=self._staging,
         ) as service:
             await _described(service)
             if service.schema is None:
@@ -113,7 +114,7 @@ class _Run:
         except cog_trio.Rejected as refusal:
             console.say(f"{NAME}: {refusal}")
             return FAILED
-        display = Display(console, look_of(ask), Shape(document, ask.mode), self._staging)
+        display = Display(console, look_of(ask), Shape(document, ask.mode), Path(self._staging).as_uri() + "/")
         self._stop.gently = prediction.cancel
         console.measure = partial(_fetched, prediction)
         with service.follow(prediction) as subscription:

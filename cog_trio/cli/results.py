@@ -17,8 +17,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, unquote_to_bytes, urlsplit
+from urllib.parse import unquote, unquote_to_bytes
 
+import cog_trio
 from cog_trio.cli.inputs import is_file, resolved
 from cog_trio.mime import guess_extension
 
@@ -78,7 +79,7 @@ class Files:
         if not self._is_ours(value):
             return decode(value)
         try:
-            return Path(_local(value)).read_bytes()
+            return cog_trio.local_path(value).read_bytes()
         except OSError as error:
             raise BadOutput(f"an output file can't be read: {error.strerror or error}") from error
 
@@ -110,15 +111,14 @@ class Files:
 
     def _write(self, value: str, place: Sequence[str]) -> Path:
         """One file: ``output.png``, ``output.0.png``, ``output.weights.bin``."""
-        ours = self._is_ours(value)
-        source = _local(value) if ours else ""
-        target = self._path(place, os.path.splitext(source)[1] if ours else _suffix(value))
+        source = cog_trio.local_path(value) if self._is_ours(value) else None
+        target = self._path(place, _suffix(value) if source is None else source.suffix)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            if ours:
-                shutil.move(source, target)
-            else:
+            if source is None:
                 target.write_bytes(decode(value))
+            else:
+                shutil.move(source, target)
         except OSError as error:
             raise BadOutput(f"{target} can't be written: {error.strerror or error}") from error
         self.written.append(target)
@@ -198,10 +198,6 @@ def _split(destination: str | None) -> tuple[Path, bool]:
 
 def _may_be_file(schema: Mapping[str, Any]) -> bool:
     return is_file(schema) or ("type" not in schema and "anyOf" not in schema)
-
-
-def _local(url: str) -> str:
-    return unquote(urlsplit(url).path)
 
 
 def _suffix(url: str) -> str:
