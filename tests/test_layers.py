@@ -33,7 +33,6 @@ RUNNERS: Final = {
     "cli/local.py",
     "cli/remote.py",
     "cli/document.py",
-    "cli/examine.py",
     "worker/loop.py",
     "worker/trio.py",
 }

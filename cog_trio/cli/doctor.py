@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cog_trio.cli import options
-from cog_trio.cli.examine import examine
+from cog_trio.cli.launch import examine
 from cog_trio.cli.plan import plan
 from cog_trio.config import FILE, BadModel, Target, find
 

@@ -1,8 +1,8 @@
-"""``cog-trio schema``: the OpenAPI document of a model, on stdout.
+"""What ``schema`` prints and ``doctor`` asks for: the OpenAPI document of a model.
 
-A worker imports the model, describes it and ends before ``setup``; user code never runs in this process. What the
-model prints meanwhile goes to stderr, as does the reason when it does not load: the place in the model where there
-is one, then one line. Signals keep their default: if we die, the guardian ends the worker.
+A worker imports the model, describes it and ends, before ``setup`` unless that is wanted; user code never runs in this
+process. ``schema`` shows on stderr what the model prints meanwhile, and the reason when it does not load: the place in
+the model where there is one, then one line. Signals keep their default: if we die, the guardian ends the worker.
 
 This module imports the rest of the package, so it is imported only after the worker was spawned (D46).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import trio
@@ -28,34 +28,44 @@ if TYPE_CHECKING:
 DOES_NOT_LOAD: Final = 1  # exit code
 
 
-def print_schema(plan: Launch, process: WorkerProcess) -> int:
-    """Print the document; the exit code."""
+class Loaded(NamedTuple):
+    """What came of it."""
+
+    document: bytes
+    printed: str  # by the model, meanwhile
+    cause: str | None = None  # why there is no document
+
+
+def load(plan: Launch, process: WorkerProcess, *, setup: bool = False) -> Loaded:
+    """Have a worker import the model and describe it, with ``setup`` also set it up."""
     heard: list[str] = []
 
     def on_event(event: Event) -> None:
         if isinstance(event, Log):
             heard.append(event.data)
 
+    init = Init(plan.predict, plan.train, max_concurrency=plan.settings.max_concurrency, describe=not setup)
+    try:
+        return Loaded(trio.run(_describe, plan, process, init, on_event), "".join(heard))
+    except SetupFailed as error:  # a trace without a place says no more than the cause
+        return Loaded(b"", "".join(heard).removesuffix(f"{error}\n"), str(error))
+
+
+def print_schema(plan: Launch, process: WorkerProcess) -> int:
+    """Print the document; the exit code."""
     for warning in plan.warnings:
         print(f"{plan.name}: warning: {warning}", file=sys.stderr)
-    try:
-        document = trio.run(_describe, plan, process, on_event)
-    except SetupFailed as error:
-        _show("".join(heard).removesuffix(f"{error}\n"))  # a trace without a place says no more than the cause
-        return fail(plan.name, f"{plan.predict or plan.train} does not load: {error}", DOES_NOT_LOAD)
-    _show("".join(heard))
+    document, printed, cause = load(plan, process)
+    sys.stderr.write(printed)
+    sys.stderr.flush()
+    if cause is not None:
+        return fail(plan.name, f"{plan.predict or plan.train} does not load: {cause}", DOES_NOT_LOAD)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us without a word
     sys.stdout.buffer.write(msgspec.json.format(document, indent=2) + b"\n")
     sys.stdout.flush()
     return 0
 
 
-async def _describe(plan: Launch, process: WorkerProcess, on_event: Callable[[Event], None]) -> bytes:
-    init = Init(plan.predict, plan.train, max_concurrency=plan.settings.max_concurrency, describe=True)
+async def _describe(plan: Launch, process: WorkerProcess, init: Init, on_event: Callable[[Event], None]) -> bytes:
     async with open_orchestrator(process, init, plan.settings, on_event=on_event) as orchestrator:
         return bytes(orchestrator.described.schema)
-
-
-def _show(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()

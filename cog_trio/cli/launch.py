@@ -1,4 +1,4 @@
-"""What ``serve``, ``run``, ``schema`` and the container entry do alike: spawn the worker, then import the rest.
+"""What the commands that need a worker, and the container entry, do alike: spawn it, then import the rest.
 
 The worker is spawned before trio, Hypercorn and the service are imported (D46), so both sides start up side by
 side. Signals that come in that time are noted, and obeyed as soon as the event loop runs; leaving before that kills
@@ -9,6 +9,7 @@ stands.
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,10 +82,6 @@ def noted_signals() -> Iterator[list[int]]:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _variables(plan: Launch) -> dict[str, str]:
-    return {**plan.environment, **worker_variables(plan.settings)}
-
-
 def describe(plan: Launch) -> int:
     """Print the model's document; the exit code. A signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -92,3 +89,20 @@ def describe(plan: Launch) -> int:
         from cog_trio.cli.document import print_schema
 
         return print_schema(plan, process)
+
+
+def examine(plan: Launch, setup: bool) -> str | None:
+    """Why the model does not load, or with ``setup`` can't be set up; None if it does. What it printed meanwhile goes
+    to stderr if so, or if it was set up. A signal ends us as in ``describe``."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with spawn(plan.folder, _variables(plan)) as process:
+        from cog_trio.cli.document import load
+
+        loaded = load(plan, process, setup=setup)
+    if setup or loaded.cause is not None:
+        sys.stderr.write(loaded.printed)
+    return loaded.cause
+
+
+def _variables(plan: Launch) -> dict[str, str]:
+    return {**plan.environment, **worker_variables(plan.settings)}
