@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable
-from contextlib import aclosing
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import trio
 
 from cog_trio.bridge.protocol import Init
 from cog_trio.config import FILE
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("cog_trio.cli")
 NEEDED: Final = "watchfiles"
+LOOK: Final = 300  # milliseconds from one look at the folders themselves to the next
 SETTLED: Final = 200  # milliseconds for which nothing more changes, so that one save of many files is one reload
 IGNORED: Final = ("__pycache__", "node_modules", "site-packages", "venv")  # and folders with a dot in front
 
@@ -42,37 +44,87 @@ def obstacle(settings: Settings) -> str | None:
 
 
 async def watch(service: PredictionService, plan: Launch) -> None:
-    """Reload the model at each change, for ever.
+    """Reload the model at each change, for ever, or until the system watches no more; then the log says so. A folder
+    that goes (a checkout, a sync) is waited for, and what comes in its place is a change.
 
-    Cancellation: the watching thread is told, and waited for.
+    Cancellation: the watching thread is waited for, ``LOOK`` or ``SETTLED`` at most.
+    """
+    folders = _folders(plan)
+    lost: set[str] = set()
+    while True:
+        try:
+            lost = await _follow(service, plan, folders, lost)
+        except FileNotFoundError:  # it went in this moment
+            await trio.sleep(LOOK / 1000)
+        except (OSError, RuntimeError) as error:  # too many folders for the system, or one that can't be read
+            log.error("--reload has ended, the files can't be watched any more: %s", error)
+            return
+
+
+async def _follow(service: PredictionService, plan: Launch, folders: Sequence[str], lost: Collection[str]) -> set[str]:
+    """Reload at each change below the folders that are there, until some are gone or are others; gives those and what
+    is still not there.
+
+    ``lost``: of these nothing has been seen yet; if they are there, that is the first change.
     """
     import watchfiles  # an extra, and only for those who develop
 
-    folders = _folders(plan)
-    changes = watchfiles.awatch(*folders, watch_filter=partial(_counts, folders), debounce=1600, step=SETTLED)
+    present = _present(folders)
+    unseen = present.keys() & lost
+    changes = watchfiles.awatch(
+        *present,
+        watch_filter=partial(_counts, folders),
+        debounce=1600,
+        step=SETTLED,
+        rust_timeout=LOOK,
+        yield_on_timeout=True,
+    )
     async with aclosing(changes):
         async for found in changes:
-            _reload(service, plan, sorted({path for _, path in found}))
+            now = _present(folders)
+            gone = {folder for folder in folders if now.get(folder) != present.get(folder)}
+            if gone := gone.union(path for _, path in found if path in folders):
+                return gone.union(set(folders).difference(now))
+            if paths := unseen.union(path for _, path in found):
+                unseen = set()
+                _reload(service, plan, sorted(paths))
+    return set()
+
+
+def _present(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """The folders that are there, and which they are: one of the same name may have taken the place."""
+    found = {}
+    for folder in folders:
+        with suppress(OSError):
+            seen = os.stat(folder)
+            found[folder] = seen.st_dev, seen.st_ino
+    return found
 
 
 def _folders(plan: Launch) -> list[str]:
     return sorted({plan.folder, *(os.path.abspath(folder) for folder in plan.settings.reload_dir)})
 
 
-def _counts(folders: Iterable[str], change: Any, path: str) -> bool:
-    """Whether a change of this file is one of the model."""
-    inside = next(
-        os.path.relpath(path, folder) for folder in folders if path.startswith(folder + os.sep) or path == folder
-    )
+def _counts(folders: Collection[str], change: Any, path: str) -> bool:
+    """Whether a change of this file is one of the model, or a folder that is watched has gone."""
+    if path in folders:
+        return bool(change.name == "deleted")
+    inside = next((os.path.relpath(path, folder) for folder in folders if _is_below(path, folder)), None)
+    if inside is None:
+        return False
     *parents, name = inside.split(os.sep)
     if any(part.startswith(".") or part in IGNORED for part in parents):
         return False
     return (name.endswith(".py") and not name.startswith(".")) or (name == FILE and not parents)
 
 
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(os.path.join(folder, ""))
+
+
 def _reload(service: PredictionService, plan: Launch, paths: Collection[str]) -> None:
     why = _why(plan.folder, paths)
-    if plan.again is None or not any(os.path.basename(path) == FILE for path in paths):
+    if plan.again is None or not any(os.path.basename(path) == FILE or os.path.isdir(path) for path in paths):
         service.reload(why)
         return
     try:
@@ -87,7 +139,7 @@ def _reload(service: PredictionService, plan: Launch, paths: Collection[str]) ->
 
 
 def _why(folder: str, paths: Collection[str]) -> str:
-    names = [os.path.relpath(path, folder) for path in paths]
+    names = ["the folder" if path == folder else os.path.relpath(path, folder) for path in paths]
     if len(names) == 1:
         return f"{names[0]} has changed"
     return f"{names[0]} and {len(names) - 1} more have changed"
