@@ -17,8 +17,8 @@ import httpx
 import trio
 
 from cog_trio.cli.display import Display
+from cog_trio.cli.peer import Gone, Refused, Server, finished, refusal, understood
 from cog_trio.cli.results import BadOutput
-from cog_trio.cli.server import Gone, Refused, Server, finished, refusal, understood
 from cog_trio.cli.session import encode
 from cog_trio.client import error_reason, open_body
 

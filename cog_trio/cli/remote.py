@@ -18,8 +18,8 @@ from cog_trio.cli.display import FAILED, Display, look_of, plain, refuse
 from cog_trio.cli.exchange import Exchange
 from cog_trio.cli.inputs import BadInputs, Inputs
 from cog_trio.cli.options import NAME, PREDICT, USAGE
+from cog_trio.cli.peer import Gone, Refused, Server, understood
 from cog_trio.cli.results import BadOutput, Shape
-from cog_trio.cli.server import Gone, Refused, Server, understood
 from cog_trio.cli.session import Stop, run_session
 from cog_trio.client import ClientUnusable, open_client, tls_context
 

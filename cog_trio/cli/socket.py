@@ -16,7 +16,7 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError,
 
 from cog_trio.cli.display import Display
 from cog_trio.cli.exchange import LARGEST, show_event
-from cog_trio.cli.server import Gone, Refused, Server, refusal, understood
+from cog_trio.cli.peer import Gone, Refused, Server, refusal, understood
 from cog_trio.cli.session import encode
 from cog_trio.client import error_reason, tls_context
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cog_trio.cli.exchange import events
-from cog_trio.cli.server import refusal
+from cog_trio.cli.peer import refusal
 
 BODY = (
     b'event: start\nid: 1-1\ndata: {"id": "p"}\n\n: keep-alive\n\n'

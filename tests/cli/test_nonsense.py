@@ -12,8 +12,8 @@ import pytest
 from cog_trio.cli.display import Display, Look
 from cog_trio.cli.exchange import events, show_event
 from cog_trio.cli.inputs import Inputs
+from cog_trio.cli.peer import Refused, finished, refusal, understood
 from cog_trio.cli.results import Shape
-from cog_trio.cli.server import Refused, finished, refusal, understood
 from tests.cli.test_display import Paper
 
 
