@@ -195,7 +195,7 @@ def _choose(module: types.ModuleType, train: bool) -> Any:
                 notice(f"{file} defines Runner and Predictor; Runner is used")
             return runner
     if has_predictor:
-        notice(f"{file}: the class name Predictor is deprecated, call it Runner", DeprecationWarning)
+        notice(f"{file}: the class name Predictor is deprecated, call it Runner", DeprecationWarning, module.Predictor)
         return module.Predictor
     assert fault is not None
     raise fault
@@ -234,10 +234,11 @@ def method_name(cls: type, *, quiet: bool = False) -> str:
     if not run and not predict:
         raise ValueError(f"{cls.__name__}: run or predict method not found; define run()")
     if not quiet:
+        owner: Any = cls
         if predict:
-            notice(f"{cls.__name__}.predict() is deprecated, rename it to run()", DeprecationWarning)
+            notice(f"{cls.__name__}.predict() is deprecated, rename it to run()", DeprecationWarning, owner.predict)
         if BasePredictor in cls.__mro__:
-            notice(f"{cls.__name__}: BasePredictor is deprecated, derive from BaseRunner", DeprecationWarning)
+            notice(f"{cls.__name__}: BasePredictor is deprecated, derive from BaseRunner", DeprecationWarning, cls)
     return "run" if run else "predict"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -120,11 +121,19 @@ def read_inputs(function: Callable[..., Any], space: Namespace) -> Inputs:
     return Inputs(tuple(found), extra)
 
 
-def notice(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn the author of a model; shown whatever filters are set, since nobody reruns a container to see it."""
+def notice(text: str, category: type[Warning] = UserWarning, about: Any = None) -> None:
+    """Warn the author of a model; shown whatever filters are set, since nobody reruns a container to see it.
+
+    ``about`` is the function or class whose place is told. Without one, no line is: ours would tell the author nothing.
+    """
+    file, line = "<model>", 0
+    with suppress(OSError, TypeError, ValueError, AttributeError):  # code that was not read from a file
+        if about is not None:
+            found = inspect.unwrap(about)
+            file, line = inspect.getfile(found), inspect.findsource(found)[1] + 1
     with warnings.catch_warnings():
         warnings.simplefilter("always", category)
-        warnings.warn_explicit(text, category, "<model>", 0)  # no line of ours, which would tell the author nothing
+        warnings.warn_explicit(text, category, file, line)
 
 
 def _read(raw: inspect.Parameter, space: Namespace) -> Parameter:

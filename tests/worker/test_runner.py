@@ -44,6 +44,12 @@ def test_row_58_predictor_alone(models: Models) -> None:
         )
     assert model.call() == 3
     assert len([warning for warning in told if "BasePredictor" in str(warning.message)]) == 1
+    (file,) = {warning.filename for warning in told}  # the author's, so its lines tell where
+    lines = Path(file).read_text().splitlines()
+    assert {lines[warning.lineno - 1] for warning in told} == {
+        "class Predictor(BasePredictor):",
+        "    def predict(self) -> int:",
+    }
 
 
 def test_row_58_a_runner_that_is_none_gives_way_to_predictor(models: Models) -> None:
