@@ -8,9 +8,12 @@ SDK's in ``tests/sdk`` and the worker's everywhere else.
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from cog_trio.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,6 +40,8 @@ W6 scenarios/test_crash.py::test_W6_worker_that_dies_fails_its_prediction_and_sa
 W6 tests/test_service.py::test_W16_when_the_last_slot_is_lost_the_service_is_defunct
 W6 tests/test_service.py::test_W6_a_crash_fails_what_runs_and_health_is_defunct_first
 W6 tests/test_service.py::test_a_crash_while_idle_is_defunct_at_once
+W6 tests/test_supervisor.py::test_control_that_closes_without_an_exit
+W6 tests/test_supervisor.py::test_what_breaks_the_control_channel
 W7 scenarios/test_setup.py::test_W7_setup_that_ends_the_worker
 W7 tests/test_service.py::test_W7_a_worker_that_ends_in_setup_is_a_failed_setup
 W7 tests/test_spawn.py::test_an_interpreter_that_cannot_start_is_heard
@@ -48,6 +53,7 @@ W9 scenarios/test_http_rows.py::test_W9_setup_lines_are_whole
 W9 scenarios/test_http_rows.py::test_W9_setup_lines_are_whole_where_errors_alone_are_logged
 W10 scenarios/test_setup.py::test_setup_timeout_ends_the_worker
 W10 tests/test_service.py::test_W10_a_setup_that_takes_too_long_is_killed
+W10 tests/test_supervisor_setup.py::test_W5_setup_timeout_kills_then_reports
 W11 scenarios/test_http_rows.py::test_W11_each_state_has_its_own_refusal_with_the_id
 W11 tests/transport/http/test_routes.py::test_refusals_have_the_form_of_a_failed_prediction
 W12 tests/transport/http/test_sse.py::test_W12_not_ready_comes_before_not_offered
@@ -232,6 +238,7 @@ D13 tests/test_webhook.py::test_D13_first_output_is_not_kept_back_by_a_log_line
 D13 tests/test_webhook.py::test_D13_what_the_last_update_lacked_is_told_before_the_end
 D14 scenarios/test_crash.py::test_W6_worker_that_dies_fails_its_prediction_and_says_so
 D14 scenarios/test_http_rows.py::test_W50_errors_have_one_form_and_the_traceback_is_in_the_logs
+D14 tests/test_supervisor.py::test_each_cause_is_one_line
 D15 scenarios/test_http_rows.py::test_W44_D15_whole_numbers_arrive_exactly
 D15 tests/sdk/test_scope.py::test_W60_numbers_that_json_lacks
 D15 tests/worker/test_sync.py::test_D15_nan_becomes_null_with_one_warning
@@ -337,6 +344,39 @@ LESSONS = """
 65 tests/transport/http/test_connection.py::test_broken_request_line_is_400_and_closes
 """
 
+NUMBERS = {  # of the checklist and the decisions; tests that count take them from the code
+    "checks.LIMIT": 10.0,
+    "bridge.protocol.MAX_FRAME": 8 * 2**20,
+    "bridge.protocol.MAX_INLINE": 6 * 2**20,
+    "bridge.protocol.MAX_LOG_LINE": 4 * 2**20,
+    "input_schema.MAX_SHOWN": 100,
+    "stream.LAG": 4 * 2**20,
+    "stream.MAX_FOLLOWERS": 1024,
+    "stream.PATIENCE": 10.0,
+    "supervisor.IDLE_LIMIT": 5.0,
+    "transport.http.sse.SILENCE": 15.0,
+    "transport.http.wire.MAX_DEPTH": 127,
+    "webhook.TRY_LIMIT": 30.0,
+    "webhook_rules.FIRST_BACKOFF": 0.2,
+    "webhook_rules.LARGEST_BACKOFF": 102.4,
+    "worker.health.LIMIT": 5.0,
+}
+DEFAULTS = {
+    "body_limit": 104_857_600,
+    "cancel_grace": None,
+    "max_concurrency": None,
+    "predict_timeout": None,
+    "queue": 0,
+    "retain": 256,
+    "retain_age": 3600.0,
+    "retain_bytes": 64 * 2**20,
+    "setup_timeout": None,
+    "stream_grace": 0.0,
+    "stream_history": 1024,
+    "throttle_interval": 0.5,
+    "upload_timeout": 25.0,
+    "webhook_grace": 10.0,
+}
 SHOWN = [line.split() for line in (ROWS + DECISIONS + LESSONS).splitlines() if line]
 
 
@@ -367,6 +407,16 @@ def test_all_tests_of_the_transport_that_name_a_row_are_in_the_table() -> None:
                 for test in _tests(place):
                     for row in re.findall(r"(?<=_)W\d+(?=_|$)", test):
                         assert (row, f"{place}::{test}") in told
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_those_of_the_checklist(name: str) -> None:
+    module, _, constant = name.rpartition(".")
+    assert getattr(import_module(f"cog_trio.{module}"), constant) == NUMBERS[name]
+
+
+def test_defaults_are_those_of_the_checklist() -> None:
+    assert {name: getattr(Settings(), name) for name in DEFAULTS} == DEFAULTS
 
 
 def _tests(file: str) -> set[str]:
