@@ -11,6 +11,7 @@ nobody's fault: its text is dropped.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections import deque
@@ -29,6 +30,7 @@ ROOM: Final = 2**20  # bytes that may wait before a producer does
 BOUND: Final = 2**24  # bytes that may wait in all: what comes from those who can't wait is cut here, and told
 PIECE: Final = 2**16  # bytes of one write
 TICK: Final = 0.1  # seconds: the moving line moves, and appears after so much silence
+LEFT: Final = (errno.EPIPE, errno.EIO, errno.ECONNRESET)  # the reader, or the terminal, is gone
 LAST_WORDS: Final = 5.0  # seconds that a stalled reader gets at the end
 
 
@@ -36,7 +38,8 @@ class Console:
     """Made by ``open_console``."""
 
     def __init__(self, bar: Bar | None) -> None:
-        self.closed = trio.Event()  # nobody reads stdout any more
+        self.closed = trio.Event()  # nothing goes to stdout any more
+        self.fault: str | None = None  # if that is no reader's doing: why
         self.bar = bar
         self.measure: Callable[[], tuple[int, int | None] | None] = lambda: None  # bytes of inputs that come, of all
         self._queue: deque[tuple[int, bytes]] = deque()
@@ -91,9 +94,10 @@ class Console:
             descriptor, data = self._take()
             try:
                 await trio.to_thread.run_sync(_write_all, descriptor, data, abandon_on_cancel=True)
-            except OSError:  # EPIPE, or the terminal is gone: there is nobody to tell
+            except OSError as error:
                 self._broken.add(descriptor)
                 if descriptor == OUT:
+                    self.fault = None if error.errno in LEFT else error.strerror or str(error)
                     self.closed.set()
             self._fresh = data.endswith(b"\n")
             self._waiting -= len(data)

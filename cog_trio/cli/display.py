@@ -83,8 +83,7 @@ class Display:
             elif prediction["status"] == "succeeded":
                 await self._show_output(output)
         except BadOutput as error:
-            self._console.say(self._marked(str(error)))
-            return FAILED
+            return self.broken(error)
         if prediction["status"] == "succeeded":
             return DONE
         if self._console.closed.is_set():
@@ -95,6 +94,12 @@ class Display:
         else:
             why = plain(" ".join(str(prediction.get("error")).split()))
             self._console.say(self._marked(f"the {what} failed: {why}"))
+        return FAILED
+
+    def broken(self, error: BadOutput) -> int:
+        """Say that the output can't be put where it should go; the exit code."""
+        self._console.phase("")
+        self._console.say(self._marked(str(error)))
         return FAILED
 
     def _marked(self, text: str) -> str:
@@ -113,10 +118,11 @@ class Display:
             await self._show_item(value)
 
     async def _show_item(self, value: Any) -> None:
-        index, self._seen = self._seen, self._seen + 1
         if await self._to_stdout(value, self._shape.items):
+            self._seen += 1
             return
-        value = await self._replace(value, self._shape.items, (str(index),))
+        value = await self._replace(value, self._shape.items, (str(self._seen),))
+        self._seen += 1  # a file that can't be written is tried again at the end
         if self._shape.files:
             return
         text = value if isinstance(value, str) else pretty(value, indent=False)
@@ -127,9 +133,10 @@ class Display:
             return
         if self._shape.glued and isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = "".join(value)
+        whole = isinstance(value, str)
         value = await self._replace(value, self._shape.schema)
-        if value is None or (self._shape.files and self._files.written):
-            return
+        if value is None or ((self._shape.files or whole) and self._files.written):
+            return  # the place of a file is said, and its name is no output
         if isinstance(value, str):
             await self._show_text(value, ".txt")
         else:

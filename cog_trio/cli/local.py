@@ -26,7 +26,7 @@ import cog_trio
 from cog_trio.cli.display import FAILED, Display, fault_line, look_of, refuse
 from cog_trio.cli.inputs import BadInputs, Inputs
 from cog_trio.cli.options import NAME
-from cog_trio.cli.results import Shape
+from cog_trio.cli.results import BadOutput, Shape
 from cog_trio.cli.session import Stop, encode, run_session
 from cog_trio.files import open_workspace
 from cog_trio.jsonvalue import decode_json
@@ -117,8 +117,14 @@ class _Run:
         display = Display(console, look_of(ask), Shape(document, ask.mode), Path(self._staging).as_uri() + "/")
         self._stop.gently = prediction.cancel
         console.measure = partial(_fetched, prediction)
-        with service.follow(prediction) as subscription:
-            await self._follow(prediction, subscription, display)
+        try:
+            with service.follow(prediction) as subscription:
+                await self._follow(prediction, subscription, display)
+        except BadOutput as error:
+            display.broken(error)
+            prediction.cancel()
+            await prediction.wait_finished()
+            return FAILED
         return await display.finish(json.loads(prediction.snapshot()))
 
     async def _follow(self, prediction: cog_trio.Prediction, subscription: Subscription, display: Display) -> None:

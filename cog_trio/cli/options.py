@@ -6,6 +6,9 @@ is good at (help, unknown flags, completion); its own messages of three lines ar
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 NAME: Final = "cog-trio"  # of the program, before its error lines
 PREDICT, TRAIN = "predict", "train"  # values of --x-mode
 CLIENT_MEANING: Final = {"auth_token": "bearer token for the server at --url; better by the variable"}
+FAILED: Final = 1  # exit code of what went wrong in our surroundings
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a stdout that is a file
 USAGE: Final = 2  # exit code of a wrong flag, variable or MODEL (D38)
 
 
@@ -83,8 +88,10 @@ def given(values: dict[str, Any]) -> dict[str, str | Sequence[str]]:
 
 def run(command: click.Command, name: str) -> int:
     """Run a command and return its exit code; every error that is the user's is one line on stderr."""
+    _standard_streams()
     try:
         code = command.main(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         text = error.format_message()
         if text.startswith("Usage:"):  # no command was named: click answers with the whole help
@@ -93,7 +100,29 @@ def run(command: click.Command, name: str) -> int:
         return fail(name, text, USAGE)
     except click.Abort:
         return 130
+    except OSError as error:
+        if error.filename is not None or error.errno not in (*FULL, errno.EPIPE):
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for the interpreter's end, which writes the rest)
+        if error.errno == errno.EPIPE:
+            return 128 + signal.SIGPIPE
+        return fail(name, f"stdout can't be written: {error.strerror}", FAILED)
     return code if isinstance(code, int) else 0
+
+
+def _standard_streams() -> None:
+    """Open those of 0, 1 and 2 that whoever started us has closed: else a socket or a file of ours would get the
+    number, and what is printed would go there."""
+    for number, stream in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:  # a lower one was free, so this is not the lowest
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            setattr(sys, stream, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def fail(name: str, text: str, code: int) -> int:

@@ -41,7 +41,7 @@ def run_there(settings: Settings, early: Sequence[int], ask: Ask) -> int:
             if refused.faults:
                 return refuse(console, refused.faults)
             text = str(refused)
-        except (Gone, BadOutput, ClientUnusable) as error:
+        except (Gone, ClientUnusable) as error:
             text = str(error)
         if stop.code is None:
             console.phase("")
@@ -76,11 +76,14 @@ async def _run(settings: Settings, ask: Ask, console: Console, stop: Stop) -> in
             return refuse(console, bad.faults)
         display = Display(console, look_of(ask), shape)
         console.phase(f"Waiting for {urlsplit(settings.url).netloc}")
-        if server.socket and ask.mode == PREDICT:
-            from cog_trio.cli.socket import converse
+        try:
+            if server.socket and ask.mode == PREDICT:
+                from cog_trio.cli.socket import converse
 
-            prediction = await converse(server, values, display, console, stop)
-        else:
-            exchange = Exchange(server, family, display, console, stop)
-            prediction = await (exchange.stream(values) if streams else exchange.wait(values))
+                prediction = await converse(server, values, display, console, stop)
+            else:
+                exchange = Exchange(server, family, display, console, stop)
+                prediction = await (exchange.stream(values) if streams else exchange.wait(values))
+        except BadOutput as error:
+            return display.broken(error)
         return await display.finish(prediction)

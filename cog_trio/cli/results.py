@@ -112,24 +112,33 @@ class Files:
     def _write(self, value: str, place: Sequence[str]) -> Path:
         """One file: ``output.png``, ``output.0.png``, ``output.weights.bin``."""
         source = cog_trio.local_path(value) if self._is_ours(value) else None
-        target = self._path(place, _suffix(value) if source is None else source.suffix)
+        target = self._path(place, _suffix(value) if source is None else _tame(source.suffix))
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             if source is None:
                 target.write_bytes(decode(value))
-            else:
+            elif _is_plain(target):
                 shutil.move(source, target)
+            else:
+                with source.open("rb") as content, target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
         except OSError as error:
             raise BadOutput(f"{target} can't be written: {error.strerror or error}") from error
         self.written.append(target)
         return target
 
     def _path(self, place: Sequence[str], suffix: str) -> Path:
-        """Where a file goes; ``-o`` may have said the suffix."""
+        """Where a file goes; ``-o`` may have said the suffix. No file of an output takes the place of another."""
+        if not place and not self._beside and not _is_plain(self._base):
+            return self._base
         own = self._base.suffix
         stem = self._base.name.removesuffix(own)
         middle = "".join(f".{_safe(part)}" for part in place)
-        return self._base.with_name(f"{stem}{middle}{suffix if self._beside else own or suffix}")
+        end = suffix if self._beside else own or suffix
+        taken = {*self.written, self._base} if self._beside else {*self.written}
+        numbers = ("", *(f".{number}" for number in range(2, len(taken) + 3)))
+        paths = (self._base.with_name(f"{stem}{middle}{number}{end}") for number in numbers)
+        return next(path for path in paths if path not in taken)
 
     def write(self, data: bytes, suffix: str) -> Path:
         """What is no file: a text or JSON, where ``-o`` says.
@@ -203,6 +212,16 @@ def _may_be_file(schema: Mapping[str, Any]) -> bool:
 def _suffix(url: str) -> str:
     match = DATA.match(url)
     return guess_extension(match[1] or "text/plain") if match else ""
+
+
+def _tame(suffix: str) -> str:
+    """The suffix that a model has chosen, as one word of moderate length."""
+    return re.sub(r"[^\w.+-]", "_", suffix)[:32]
+
+
+def _is_plain(target: Path) -> bool:
+    """Whether a file may be put in a place as a whole; a device, a pipe or a link there is written to and stays."""
+    return not target.is_symlink() and (target.is_file() or not target.exists())
 
 
 def _safe(part: str) -> str:

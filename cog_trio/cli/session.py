@@ -2,13 +2,14 @@
 
 The first SIGINT or SIGTERM asks for the end: whoever runs says how (``gently``), at first by cutting whatever waits.
 The second one does not wait any more (``hard``). A reader of stdout that has left counts as a first signal without a
-word. The code of what ended us stands, whatever the run makes of it.
+word, a full disk as one. The code of what ended us stands, whatever the run makes of it.
 """
 
 from __future__ import annotations
 
 import json
 import signal
+import sys
 import traceback
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import Final
@@ -59,7 +60,7 @@ class Stop:
     async def watch_reader(self) -> None:
         await self._console.closed.wait()
         if self.code is None:
-            self.code = NOBODY_READS
+            self.code = FAILED if self._console.fault else NOBODY_READS
             self.gently()
 
 
@@ -84,6 +85,10 @@ async def run_session(
                         console.say(_told(error, debug))
                 nursery.cancel_scope.cancel()
             console.phase("")
+    if console.fault is not None:
+        print(f"{NAME}: stdout can't be written: {console.fault}", file=sys.stderr)
+    if stop.code is None and console.closed.is_set():  # by the last of what was written
+        return FAILED if console.fault else NOBODY_READS
     return code if stop.code is None else stop.code
 
 

@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import trio
 from trio.testing import MockClock
 
 from cog_trio.cli import bar, console
-from cog_trio.cli.console import open_console
+from cog_trio.cli.console import Console, open_console
+from cog_trio.cli.session import Stop, run_session
 
 
 class Seen:
@@ -108,6 +110,25 @@ async def test_a_reader_that_has_left_is_told_once_and_holds_nothing(monkeypatch
                 await out.room()
             out.say("still here")
         assert os.read(ends["ERR"], 100) == b"still here\n"
+
+
+@pytest.mark.parametrize("body_waits", [True, False])
+async def test_a_full_disk_is_told_and_a_failure(
+    body_waits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also when the last of what was written found it, after all was well."""
+
+    async def body(out: Console, stop: Stop) -> int:
+        out.out(b"x")
+        if body_waits:
+            await trio.sleep_forever()
+        return 0
+
+    with Path("/dev/full").open("wb") as full:  # noqa: ASYNC230 (a device that does not block)
+        monkeypatch.setattr(console, "OUT", full.fileno())
+        with trio.fail_after(10):
+            assert await run_session([], False, False, body) == 1
+    assert capsys.readouterr().err == "cog-trio: stdout can't be written: No space left on device\n"
 
 
 async def test_a_reader_that_stalls_holds_up_neither_the_end_nor_memory(

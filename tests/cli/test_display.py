@@ -10,7 +10,7 @@ import pytest
 
 from cog_trio.cli.console import OUT, Console
 from cog_trio.cli.display import Display, Look
-from cog_trio.cli.results import Shape
+from cog_trio.cli.results import BadOutput, Shape
 
 TEXTS = {"type": "array", "items": {"type": "string"}, "x-cog-array-type": "iterator"}
 GLUED = {**TEXTS, "x-cog-array-display": "concatenate"}
@@ -113,6 +113,26 @@ async def test_files_of_a_stream_are_written_as_they_come(tmp_path: Path) -> Non
     assert await one.finish(done(["data:image/png;base64,AAAA", "data:image/gif;base64,AAAA"])) == 0
     assert paper.stdout == ""
     assert paper.stderr == "Written output to: output.0.png\nWritten output to: output.1.gif\n"
+
+
+async def test_a_file_of_any_output_stands_at_its_place_alone(tmp_path: Path) -> None:
+    """Its own name is not written over it."""
+    shown, paper = display({}, destination="cat")
+    assert await shown.finish(done("data:,meow")) == 0
+    assert (tmp_path / "cat.txt").read_text() == "meow"
+    assert not (tmp_path / "cat").exists()
+    assert paper.stdout == ""
+
+
+async def test_an_item_that_can_not_be_written_is_not_passed_over(tmp_path: Path) -> None:
+    """A look at the state that fails shows no more; the end tries again, and says so."""
+    shown, paper = display(FILES)
+    (tmp_path / "output.1.txt").mkdir()
+    with pytest.raises(BadOutput):
+        await shown.items(0, ["data:,0", "data:,1"])
+    assert await shown.finish(done(["data:,0", "data:,1"])) == 1
+    assert paper.stderr.count("output.1.txt can't be written") == 1
+    assert paper.stderr.count("Written output to: output.0.txt") == 1
 
 
 async def test_a_broken_file_is_a_failure_that_is_told() -> None:

@@ -48,6 +48,37 @@ def test_files_are_written_with_the_right_suffix(
         assert (tmp_path / name).is_file()
 
 
+def test_no_file_takes_the_place_of_another(tmp_path: Path) -> None:
+    """Members whose names become the same one, and the JSON that ``-o`` names."""
+    files = Files(None)
+    content = {"a.b": "data:,1", "a_b": "data:,2", "a/b": "data:,3"}
+    left = files.replace(content, {})
+    assert left == {"a.b": "output.a_b.txt", "a_b": "output.a_b.2.txt", "a/b": "output.a_b.3.txt"}
+    assert [Path(name).read_text() for name in left.values()] == ["1", "2", "3"]
+    beside = Files("out.json", beside=True)
+    assert beside.replace("data:application/json,{}", {}) == "out.2.json"
+
+
+def test_a_link_a_device_and_a_folder_stay_what_they_are(tmp_path: Path) -> None:
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    (tmp_path / "link").symlink_to("target.bin")
+    (tmp_path / "output.p_n_g").mkdir()
+    for destination, name in (("link", "a"), ("/dev/null", "b.png"), (None, "c.p n\ng")):
+        source = staging / name
+        source.write_text("content")
+        files = Files(destination, staging.as_uri() + "/")
+        if destination is None:
+            with pytest.raises(BadOutput, match=r"output\.p_n_g can't be written: Is a directory"):
+                files.replace(source.as_uri(), {})
+        else:
+            assert files.replace(source.as_uri(), {}) == destination
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target.bin").read_text() == "content"
+    assert Path("/dev/null").is_char_device()
+    assert list((tmp_path / "output.p_n_g").iterdir()) == []
+
+
 def test_a_value_that_the_schema_calls_a_text_stays_one(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string"}}}
     assert Files(None).replace({"text": PNG}, schema) == {"text": PNG}
