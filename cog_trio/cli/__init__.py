@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from cog_trio import __version__
 from cog_trio.cli import options
 
 
@@ -68,7 +69,7 @@ class Commands(click.Group):
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="cog-trio", prog_name=options.NAME, message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name=options.NAME, message="%(prog)s %(version)s")
 def commands() -> None:
     """Serve machine-learning models written for Cog, on trio.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import click
 
+from cog_trio import __version__
 from cog_trio.cli import options
 from cog_trio.config import FILE, BadModel
 from cog_trio.marks import BadFile
@@ -45,7 +45,7 @@ def command(folder: Path, output: str, base: str | None, user: int | None, force
         raise click.ClickException(f"{folder / FILE} names no model: it has none of run, predict and train")
     for warning in (*build.warnings, *build.unknown):
         print(f"{options.NAME}: warning: {warning}", file=sys.stderr)
-    text = render(build, Image(runtime or f"cog-trio=={version('cog-trio')}", base, user))
+    text = render(build, Image(runtime or f"cog-trio=={__version__}", base, user))
     if output == "-":
         sys.stdout.write(text)
         return 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 FAULTS: Final = ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS", "SIGTTIN", "SIGTTOU")
 OURS: Final = signal.valid_signals() - {getattr(signal, name) for name in FAULTS}
@@ -31,7 +31,7 @@ def step_aside() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _look_after(child: int) -> None:
+def _look_after(child: int) -> NoReturn:
     """Pass signals on and bury the dead; ends with the child, without returning."""
     while True:
         number = signal.sigwait(OURS)

@@ -27,6 +27,7 @@ import trio
 from trio.lowlevel import currently_ki_protected, enable_ki_protection
 
 from cog_trio.bridge.protocol import MAX_ERROR, Fatal, LogLevel, WorkerLog
+from cog_trio.sdk._loader import NURSERY
 from cog_trio.worker.cancel import Gate
 from cog_trio.worker.faults import cut, one_line, trace
 from cog_trio.worker.frames import KEEPERS, top_is_trio
@@ -39,7 +40,6 @@ from cog_trio.worker.steps import explain, is_cancelled, open_to_gate, run_model
 
 BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
 TURNS: Final = 3  # of the loop, after which every task that it knew of at the first has made a step
-NURSERY: Final = "nursery"  # the parameter of ``setup`` that gets one
 LOST: Final = "the trio loop of the worker was ended by a task of the model"
 KEEPERS.add(__file__)
 

@@ -24,9 +24,8 @@ from hypercorn.protocol.h2 import H2Protocol
 from cog_trio.transport.http.http1 import LISTS, Limits, Link, tame, told_apart
 from cog_trio.transport.http.pace import Pace
 
-WINDOW: Final = (
-    2**20
-)  # bytes that a client may send ahead, of a stream and in all; what is not read waits in the kernel
+# Bytes that a client may send ahead, of a stream and in all; what is not read waits in the kernel.
+WINDOW: Final = 2**20
 _FIRST_WINDOW: Final = 2**16 - 1  # bytes; the one of the connection can only be raised from there
 
 _CLEAR: Final = re.compile(rb"[\x21-\x7e]+")

@@ -202,7 +202,7 @@ class Handlers:
         respond_async = not streamed and preference(request.headers.get(b"prefer", b"")).respond_async
         try:
             if streamed:
-                self._service.admit(id)
+                self._service.admit(id, family.mode)
                 if not (family.streams and self._service.streaming):
                     return _no_streaming(family, id)
             prediction = self._service.create(

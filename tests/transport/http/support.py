@@ -133,6 +133,7 @@ class FakeService:
     streaming: bool = False
     history: int = 1024  # events
     modes: set[Mode] = field(default_factory=lambda: {Mode.PREDICT})
+    asked: Mode | None = None  # for which kind it was last asked to admit one
     created: trio.Event = field(default_factory=trio.Event)
     draining_began: trio.Event = field(default_factory=trio.Event)
 
@@ -153,6 +154,7 @@ class FakeService:
         return mode in self.modes
 
     def admit(self, id: str | None = None, mode: Mode = Mode.PREDICT) -> None:
+        self.asked = mode
         if self.draining or not self.ready:
             raise NotReady(id, SHUTTING_DOWN if self.draining else STARTING)
 

@@ -241,6 +241,7 @@ async def test_trainings_do_not_stream(service: FakeService, client: Client) -> 
     text = "Training endpoints do not support streaming responses."
     response = await refused(client, "PUT", "/trainings/t")
     assert (response.status, response.json["error"]) == (406, text)
+    assert service.asked is Mode.TRAIN  # what is counted as refused has its kind
     running(service, "t", mode=Mode.TRAIN)
     assert (await refused(client, "PUT", "/trainings/t")).status == 406
     assert (await refused(client, "PUT", "/predictions/t")).status == 406
