@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,82 +20,90 @@ GROUPS = "" if sys.version_info >= (3, 11) else "from exceptiongroup import Exce
 NEXT = {"code": "def run():\n    print('next')\n    return 7"}
 
 
-async def goes_on(parent: Parent) -> None:
-    """The worker runs the next prediction as if nothing had been, and leaves as it should."""
+async def runs_next(parent: Parent, after: str = "") -> None:
+    """The worker runs the next prediction as if nothing had been."""
     outcome = await parent.run(NEXT)
-    assert (outcome.outputs, outcome.logs()) == ([7], "next\n")
+    assert (outcome.outputs, outcome.logs()) == ([7], "next\n"), after
+
+
+async def goes_on(parent: Parent) -> None:
+    """And leaves as it should."""
+    await runs_next(parent)
     assert await parent.leave() == 0
 
 
+RAISED = ("ValueError('x')", "SystemExit(3)", "KeyboardInterrupt", "GeneratorExit", "type('B', (BaseException,), {})")
+
+
 @BOTH
-@pytest.mark.parametrize(
-    "raised",
-    ["ValueError('x')", "SystemExit(3)", "KeyboardInterrupt", "GeneratorExit", "type('B', (BaseException,), {})"],
-)
-async def test_W38_an_exception_whose_text_raises(tmp_path: Path, model: str, raised: str) -> None:
-    code = f"class E(Exception):\n    def __str__(self): raise {raised}\ndef run(): raise E"
+async def test_W38_an_exception_whose_text_raises(tmp_path: Path, model: str) -> None:
     async with open_worker(tmp_path, model) as parent:
-        assert (await parent.run({"code": code})).error == "E"
+        for raised in RAISED:
+            code = f"class E(Exception):\n    def __str__(self): raise {raised}\ndef run(): raise E"
+            assert (await parent.run({"code": code})).error == "E", raised
+            await runs_next(parent, raised)
         await goes_on(parent)
 
 
+FAILURES = {
+    f"{GROUPS}def run():\n e = ValueError(1)\n for _ in range(3000): e = ExceptionGroup('g', [e])\n raise e": (
+        "ValueError: 1"
+    ),
+    "def run():\n class B(BaseException): pass\n raise B('b')": "B: b",
+    "def run(): raise ValueError('\\ud800')": "ValueError: \\ud800",
+    "def run(): return run()": "RecursionError",
+    "def run(n=0):\n print(n)\n run(n + 1)": "RecursionError",
+}
+
+
 @BOTH
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (
-            f"{GROUPS}def run():\n e = ValueError(1)\n for _ in range(3000): e = ExceptionGroup('g', [e])\n raise e",
-            "ValueError: 1",
-        ),
-        ("def run():\n class B(BaseException): pass\n raise B('b')", "B: b"),
-        ("def run(): raise ValueError('\\ud800')", "ValueError: \\ud800"),
-        ("def run(): return run()", "RecursionError"),
-        ("def run(n=0):\n print(n)\n run(n + 1)", "RecursionError"),
-    ],
-)
-async def test_W38_failures_of_odd_kinds(tmp_path: Path, model: str, code: str, error: str) -> None:
+async def test_W38_failures_of_odd_kinds(tmp_path: Path, model: str) -> None:
     async with open_worker(tmp_path, model) as parent:
-        assert error in (await parent.run({"code": code})).error
+        for code, error in FAILURES.items():
+            assert error in (await parent.run({"code": code})).error, code
+            await runs_next(parent, code)
         await goes_on(parent)
 
 
+STREAMS = ("del sys.stdout", "sys.stdout = None", "sys.stdout = Odd()", "sys.__stdout__ = Odd()")
+
+
 @BOTH
-@pytest.mark.parametrize(
-    "stream", ["del sys.stdout", "sys.stdout = None", "sys.stdout = Odd()", "sys.__stdout__ = Odd()"]
-)
-async def test_W46_streams_that_are_gone_or_bite(tmp_path: Path, model: str, stream: str) -> None:
-    code = f"""
+async def test_W46_streams_that_are_gone_or_bite(tmp_path: Path, model: str) -> None:
+    code = """
 import sys
 class Odd:
     def __getattr__(self, name): raise KeyboardInterrupt
     def __eq__(self, other): raise SystemExit
     def write(self, text): raise SystemExit
     def flush(self): raise SystemExit
+sys.were = getattr(sys, "were", (sys.stdout, sys.__stdout__))
+sys.stdout, sys.__stdout__ = sys.were
 def run():
-    {stream}
+    STREAM
     return 1
 """
     async with open_worker(tmp_path, model) as parent:
-        assert (await parent.run({"code": code})).outputs == [1]
-        assert (await parent.run(NEXT)).outputs == [7]
+        for stream in STREAMS:
+            assert (await parent.run({"code": code.replace("STREAM", stream)})).outputs == [1], stream
+            assert (await parent.run(NEXT)).outputs == [7], stream
+
+
+AT_THE_END = (
+    "class E(Exception):\n def __str__(self):\n  print('go')\n  time.sleep(30)\ndef run(): raise E",
+    "class S:\n def write(self, text): pass\n def flush(self):\n  print('go', file=out)\n  time.sleep(30)\n"
+    "def run():\n global out\n out, sys.stdout = sys.stdout, S()\n return 1",
+)
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "code",
-    [
-        "class E(Exception):\n def __str__(self):\n  print('go')\n  time.sleep(30)\ndef run(): raise E",
-        "class S:\n def write(self, text): pass\n def flush(self):\n  print('go', file=out)\n  time.sleep(30)\n"
-        "def run():\n global out\n out, sys.stdout = sys.stdout, S()\n return 1",
-    ],
-)
-async def test_W26_W30_code_of_the_models_that_runs_at_the_end_can_be_cancelled(
-    tmp_path: Path, model: str, code: str
-) -> None:
+async def test_W26_W30_code_of_the_models_that_runs_at_the_end_can_be_cancelled(tmp_path: Path, model: str) -> None:
     async with open_worker(tmp_path, model) as parent:
-        outcome, seconds = await cancel_when(parent, "import sys, time\n" + code)
-        assert outcome.cancelled
-        assert seconds < PROMPT
+        for code in AT_THE_END:
+            outcome, seconds = await cancel_when(parent, "import sys, time\n" + code)
+            assert outcome.cancelled, code
+            assert seconds < PROMPT, code
+            await runs_next(parent, code)
         await goes_on(parent)
 
 
@@ -116,19 +125,15 @@ def run():
         assert seconds < PROMPT
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "await asyncio.gather(block())",
-        "await asyncio.wait_for(block(), 60)",
-        pytest.param(
-            "await asyncio.create_task(outer())",
-            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.TaskGroup came with Python 3.11"),
-        ),
-    ],
+STARTS = (
+    "await asyncio.gather(block())",
+    "await asyncio.wait_for(block(), 60)",
+    *(["await asyncio.create_task(outer())"] if sys.version_info >= (3, 11) else []),  # asyncio.TaskGroup came with it
 )
-async def test_W30_a_blocking_call_in_a_task_that_the_run_started(tmp_path: Path, start: str) -> None:
-    code = f"""
+
+
+async def test_W30_a_blocking_call_in_a_task_that_the_run_started(tmp_path: Path) -> None:
+    code = """
 import asyncio, time
 async def block():
     print("go")
@@ -139,15 +144,17 @@ async def outer():
         group.create_task(asyncio.sleep(30))
 async def run():
     try:
-        {start}
+        START
     finally:
         print("cleaned")
 """
     async with open_worker(tmp_path, test_aio.CODE) as parent:
-        outcome, seconds = await cancel_when(parent, code)
-        assert outcome.cancelled
-        assert outcome.logs() == "go\ncleaned\n"
-        assert seconds < PROMPT
+        for start in STARTS:
+            outcome, seconds = await cancel_when(parent, code.replace("START", start))
+            assert outcome.cancelled, start
+            assert outcome.logs() == "go\ncleaned\n", start
+            assert seconds < PROMPT, start
+            await runs_next(parent, start)
         await goes_on(parent)
 
 
@@ -162,10 +169,9 @@ def run():
 """
 
 
-@pytest.mark.parametrize("result", ["1", "iter([1])"])
-async def test_an_alarm_that_a_run_left_behind_never_rings_in_another(tmp_path: Path, result: str) -> None:
+async def test_an_alarm_that_a_run_left_behind_never_rings_in_another(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
-        for first in (0.000001, 0.0002, 0.001, 0.01) * 5:
+        for first, result in product((0.000001, 0.0002, 0.001, 0.01) * 5, ("1", "iter([1])")):
             outcome = await parent.run({"code": ALARM.format(first=first, result=result)})
             assert outcome.done or outcome.error == "TimeoutError: late"
             assert (await parent.run({"code": "import time\ndef run(): time.sleep(0.02)"})).done
@@ -198,32 +204,26 @@ def run():
         assert (await parent.finish(predict)).error == "TimeoutError: late"
 
 
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [
-        ("sys.exit()", 0),
-        ("sys.exit(5)", 5),
-        ("sys.exit('text')", 1),
-        ("1 / 0", 1),
-        ("return", 1),
-        ("del sys.stdout", 1),
-    ],
-)
+CHILD_ENDS = {"sys.exit()": 0, "sys.exit(5)": 5, "sys.exit('text')": 1, "1 / 0": 1, "return": 1, "del sys.stdout": 1}
+
+
 @BOTH
-async def test_a_forked_child_ends_as_a_program_would(tmp_path: Path, model: str, end: str, status: int) -> None:
-    code = f"""
+async def test_a_forked_child_ends_as_a_program_would(tmp_path: Path, model: str) -> None:
+    code = """
 import os, sys
 def run():
     child = os.fork()
     if not child:
-        {end}
+        END
         return None
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 """
     async with open_worker(tmp_path, model) as parent:
-        outcome = await parent.run({"code": code})
-        assert outcome.outputs == [status]
-        assert ("ZeroDivisionError" in outcome.logs()) is (end == "1 / 0")
+        for end, status in CHILD_ENDS.items():
+            outcome = await parent.run({"code": code.replace("END", end)})
+            assert outcome.outputs == [status], end
+            assert ("ZeroDivisionError" in outcome.logs()) is (end == "1 / 0"), end
+            await runs_next(parent, end)
         await goes_on(parent)
 
 
@@ -269,26 +269,26 @@ class Runner:
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-@pytest.mark.parametrize("raised", ["GeneratorExit", "Odd", "asyncio.CancelledError", "SystemExit"])
-async def test_W34_a_health_check_that_raises_anything_is_answered_and_asked_again(
-    tmp_path: Path, kind: str, raised: str
-) -> None:
+async def test_W34_a_health_check_that_raises_anything_is_answered_and_asked_again(tmp_path: Path, kind: str) -> None:
     source = f"""
 import asyncio
 class Odd(BaseException):
     def __str__(self): raise KeyboardInterrupt
 class Runner:
-    async def run(self) -> int:
-        return 1
+    async def run(self, number: int) -> int:
+        self.raised = (GeneratorExit, Odd, asyncio.CancelledError, SystemExit)[number]
+        return number
     {kind} healthcheck(self) -> bool:
-        raise {raised}
+        raise self.raised
 """
     async with open_worker(tmp_path, source) as parent:
-        for id in ("1", "2"):
-            await parent.tell(Healthcheck(id))
-            told = (await parent.hear(HealthcheckResult)).error
-            assert told == f"Healthcheck failed: {raised.rpartition('.')[2]}"
-        assert (await parent.run()).outputs == [1]
+        for number, raised in enumerate(("GeneratorExit", "Odd", "CancelledError", "SystemExit")):
+            assert (await parent.run({"number": number})).outputs == [number]
+            for again in ("", "again"):
+                await parent.tell(Healthcheck(f"{raised}{again}"))
+                told = await parent.hear(HealthcheckResult)
+                assert (told.id, told.error) == (f"{raised}{again}", f"Healthcheck failed: {raised}")
+        assert (await parent.run({"number": 0})).outputs == [0]
 
 
 @BOTH
@@ -306,9 +306,9 @@ def run():
         await goes_on(parent)
 
 
-@pytest.mark.parametrize("name", ["queue", "types", "signal", "select", "token", "trio", "json", "logging"])
-async def test_files_beside_the_model_never_stand_in_for_what_the_worker_imports(tmp_path: Path, name: str) -> None:
-    (tmp_path / f"{name}.py").write_text("print('not the one')\nraise ImportError")
+async def test_files_beside_the_model_never_stand_in_for_what_the_worker_imports(tmp_path: Path) -> None:
+    for name in ("queue", "types", "signal", "select", "token", "trio", "json", "logging"):
+        (tmp_path / f"{name}.py").write_text("print('not the one')\nraise ImportError")
     async with open_worker(tmp_path, "import sys\ndef Runner() -> list[str]:\n    return sys.path[:1]") as parent:
         assert (await parent.run()).outputs == [str(tmp_path)]
         assert parent.service_log() == ""
