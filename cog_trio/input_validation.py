@@ -165,6 +165,11 @@ class Validator:
         self._inject: Final = tuple(inject)
         self._extra: Final = inputs.extra
 
+    @property
+    def required(self) -> frozenset[str]:
+        """The inputs that can't be left out. The document may list more: those with a default of None (W11)."""
+        return frozenset(rule.name for rule in self._rules if rule.required)
+
     def check(self, raw: bytes | memoryview | None, decoded: Json = _MISSING) -> Checked:
         """Check one request's ``input``; absent and null count as no inputs at all.
 

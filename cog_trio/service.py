@@ -128,6 +128,11 @@ class PredictionService(Embedding):
         """The OpenAPI document, from the moment the model is described."""
         return self._fleet.schema
 
+    def required(self, mode: Mode) -> frozenset[str] | None:
+        """The inputs that can't be left out; None if they are not checked, or not known yet."""
+        validator = self._fleet.callee(mode).validator
+        return None if validator is None else validator.required
+
     @property
     def streaming(self) -> bool:
         """The model offers its output as a stream."""

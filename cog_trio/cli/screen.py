@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -28,10 +28,14 @@ EXAMPLES: Final[Mapping[str, Any]] = {"string": "hello", "integer": 1, "number":
 
 async def first_screen(service: cog_trio.PredictionService, urls: Sequence[str], model: str) -> None:
     """Wait until setup is over, then print."""
+    from cog_trio import Mode
+
     health = await service.wait_started()
     if health.status in READY and service.schema is not None:
         token = service.settings.auth_token is not None
-        print(render(urls[0], model, json.loads(service.schema), token=token), file=sys.stderr, flush=True)
+        document = json.loads(service.schema)
+        needed = service.required(Mode.TRAIN if _trains(document) else Mode.PREDICT)
+        print(render(urls[0], model, document, needed, token=token), file=sys.stderr, flush=True)
     elif health.status == FAILED:
         print(render_failed(urls[0], model), file=sys.stderr, flush=True)
 
@@ -41,13 +45,20 @@ def render_failed(url: str, model: str) -> str:
     return f"\n  {model} can't be served; {url}/health-check goes on saying why\n\n  Ctrl-C stops it\n"
 
 
-def render(url: str, model: str, document: Mapping[str, Any], *, token: bool = False) -> str:
-    """The text of the screen; ``token``: requests must carry one, which is not shown."""
+def render(
+    url: str, model: str, document: Mapping[str, Any], needed: Collection[str] | None = None, *, token: bool = False
+) -> str:
+    """The text of the screen.
+
+    Args:
+      needed: the inputs that can't be left out, where more is known than the document says.
+      token: requests must carry one, which is not shown.
+    """
     schemas = document.get("components", {}).get("schemas", {})
-    trains = "Input" not in schemas and "TrainingInput" in schemas
+    trains = _trains(document)
     component = schemas.get("TrainingInput" if trains else "Input", {})
     properties: dict[str, Any] = component.get("properties", {})
-    required = component.get("required", [])
+    required = component.get("required", []) if needed is None else needed
     ordered = sorted(properties, key=lambda name: properties[name].get("x-order", 0))
     lines = ["", f"  {model} is ready at {url}", ""]
     if ordered:
@@ -56,6 +67,9 @@ def render(url: str, model: str, document: Mapping[str, Any], *, token: bool = F
         lines += [f"    {name:{width}}  {_describe(properties[name], name in required, schemas)}" for name in ordered]
         lines.append("")
     example = {name: _example(_resolved(properties[name], schemas)) for name in ordered if name in required}
+    if not example:  # show how an input is written
+        given = [name for name in ordered if properties[name].get("default") is not None]
+        example = {name: properties[name]["default"] for name in given[:1]}
     body = shlex.quote(json.dumps({"input": example}, ensure_ascii=False))
     path = "/trainings" if trains else "/predictions"
     address = shlex.quote(url + path)
@@ -72,14 +86,36 @@ def render(url: str, model: str, document: Mapping[str, Any], *, token: bool = F
     return "\n".join(lines)
 
 
+def _trains(document: Mapping[str, Any]) -> bool:
+    """Whether trainings alone are served."""
+    schemas = document.get("components", {}).get("schemas", {})
+    return "Input" not in schemas and "TrainingInput" in schemas
+
+
 def _describe(field: Mapping[str, Any], required: bool, schemas: Mapping[str, Any]) -> str:
     resolved = _resolved(field, schemas)
-    kind = "file" if resolved.get("format") == "uri" else str(resolved.get("type", "any"))
+    kind = _kind(resolved)
     if "enum" in resolved:
-        kind = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in resolved["enum"])
-    what = "required" if required else f"default {json.dumps(field.get('default'), ensure_ascii=False)}"
+        kind = " | ".join(map(_json, resolved["enum"]))
+    least, most = resolved.get("minimum"), resolved.get("maximum")
+    if least is not None and most is not None:
+        kind += f" from {least} to {most}"
+    elif least is not None or most is not None:
+        kind += f", {least} or more" if most is None else f", {most} or less"
+    default = field.get("default")
+    what = "required" if required else "optional" if default is None else f"default {_json(default)}"
     words = " ".join(str(field.get("description", "")).split())[:MAX_WORDS]
     return f"{kind}, {what}" + (f": {words}" if words else "")
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    if "items" in field:
+        return f"array of {_kind(field['items'])}"
+    return "file" if field.get("format") == "uri" else str(field.get("type", "any"))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _example(field: Mapping[str, Any]) -> Any:

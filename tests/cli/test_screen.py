@@ -34,10 +34,26 @@ def test_inputs_stand_in_order_with_kind_and_default() -> None:
     assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
         "image file, required",
         "radius number, default 4.0: How much",
-        "count integer, required",
+        "count integer, 3 or more, required",
         'colour "red" | "green", required',
         "it's string, required",
     ]
+
+
+def test_W11_what_may_be_left_out_is_optional_and_ranges_are_shown() -> None:
+    """An old model says ``seed: int = Input(default=None)``: the document lists it as required, which it is not."""
+    seed = {"type": "integer", "minimum": 0, "maximum": 9, "x-order": 0}
+    most = {"type": "integer", "maximum": 9, "default": 1, "x-order": 1}
+    files = {"type": "array", "items": {"type": "string", "format": "uri"}, "x-order": 2}
+    properties = {"seed": seed, "most": most, "files": files}
+    component = {"type": "object", "required": ["seed"], "properties": properties}
+    text = render("http://127.0.0.1:1", "m.py", {"components": {"schemas": {"Input": component}}}, frozenset())
+    assert [" ".join(line.split()) for line in text.splitlines()[4:7]] == [
+        "seed integer from 0 to 9, optional",
+        "most integer, 9 or less, default 1",
+        "files array of file, optional",
+    ]
+    assert """-d '{"input": {"most": 1}}'""" in text, "how an input is written is shown, though none is required"
 
 
 def test_curl_line_survives_the_shell_and_names_what_is_required() -> None:
