@@ -130,6 +130,7 @@ class Http2(H2Protocol):
         if (buffer := self.stream_buffers.get(stream_id)) is not None:
             await buffer.close()
         await self._close_stream(stream_id)
+        await self._window_updated(stream_id)  # whose task finds that it is closed, and takes it off its lists
         await self._flush()
 
 

@@ -9,6 +9,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
+import priority
 import pytest
 import trio
 import trio.testing
@@ -266,6 +267,25 @@ async def test_a_stream_whose_window_never_opens_is_reset_after_30_s(
     await client.wait(number)
     assert number in client.reset
     assert trio.current_time() - start == 30.0
+
+
+async def test_streams_that_are_given_up_are_forgotten(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of them ended the connection: so many has its tree of priorities room for; here it is ten."""
+    monkeypatch.setattr("priority.PriorityTree", partial(priority.PriorityTree, maximum_streams=10))
+
+    async def large(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        await reply(send, b"x" * (2_000 if scope["raw_path"] == b"/large" else 2))
+
+    client = Client2(nursery, large, window=100)
+    client.acknowledges = False
+    for _ in range(3):
+        numbers = [await client.ask("GET", "/large") for _ in range(5)]
+        for number in numbers:
+            await client.wait(number)
+        assert client.reset.issuperset(numbers)
+    assert await client.wait(await client.ask("GET", "/")) == 200
 
 
 async def test_a_client_that_leaves_amid_a_reply_holds_nothing(
