@@ -22,7 +22,6 @@ from cog_trio.config import FILE
 
 BASE: Final = "python:{python}-slim-bookworm"  # the Debian release is named: system packages stay what they are
 ENTRY: Final = ("python", "-m", "cog_trio.server.http")
-USER: Final = 1000  # uid and gid of the user that --user makes, unless another is named
 HEADER: Final = f"# Written by `cog-trio dockerfile` from {FILE}."
 FILES: Final = "/tmp/cog-trio"  # where requirements wait for pip
 PROBE: Final = (

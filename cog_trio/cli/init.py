@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import click
 
 from cog_trio.cli import options
 
-REFUSED = 1  # exit code
+REFUSED: Final = 1  # exit code
 
 
 @click.command()

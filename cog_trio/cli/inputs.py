@@ -27,7 +27,6 @@ TRUE: Final = ("true", "1", "yes", "on")
 FALSE: Final = ("false", "0", "no", "off")
 INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 URL: Final = re.compile(r"(?:https?|data):", re.IGNORECASE)
-FLAG: Final = "-i"
 PIECE: Final = 3 * 2**18  # bytes of a file that become text at a time: a multiple of 3
 ANY: Final[Mapping[str, Any]] = {}
 

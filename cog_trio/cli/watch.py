@@ -30,6 +30,7 @@ log: Final = logging.getLogger("cog_trio.cli")
 NEEDED: Final = "watchfiles"
 LOOK: Final = 300  # milliseconds from one look at the folders themselves to the next
 SETTLED: Final = 200  # milliseconds for which nothing more changes, so that one save of many files is one reload
+LONGEST: Final = 1600  # milliseconds after which changes that go on and on are one reload all the same
 IGNORED: Final = ("__pycache__", "node_modules", "site-packages", "venv")  # and folders with a dot in front
 
 
@@ -74,7 +75,7 @@ async def _follow(service: PredictionService, plan: Launch, folders: Sequence[st
     changes = watchfiles.awatch(
         *present,
         watch_filter=partial(_counts, folders),
-        debounce=1600,
+        debounce=LONGEST,
         step=SETTLED,
         rust_timeout=LOOK,
         yield_on_timeout=True,

@@ -137,11 +137,6 @@ class Gate:
         self.signal = 0
 
     @property
-    def armed(self) -> bool:
-        """A request for the current run would be raised right now."""
-        return self.inside and not self.depth and self.delivered != self.current
-
-    @property
     def _user_frames(self) -> bool:
         return self.inside or not self.serving or self.forked or (self.in_task is not None and self.in_task())
 

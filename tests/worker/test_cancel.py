@@ -41,39 +41,39 @@ async def cancel_when(parent: Parent, code: str, text: str = "go", repeats: int 
     return outcome, trio.current_time() - begin
 
 
-@pytest.mark.parametrize(
-    "wait",
-    [
-        "time.sleep(30)",
-        "[None for _ in iter(int, 1)]",
-        "threading.Lock().acquire() or [lock.acquire() for lock in [threading.Lock()] for _ in range(2)]",
-        "threading.Event().wait()",
-        "queue.Queue().get()",
-        "queue.SimpleQueue().get()",
-        "subprocess.run(['sleep', '30'])",
-        "os.read(os.pipe()[0], 1)",
-        "socket.socketpair()[0].recv(1)",
-        "asyncio.run(asyncio.sleep(30))",
-        "threading.Thread(target=time.sleep, args=(30,), daemon=True).run()",
-    ],
+WAITS = (
+    "time.sleep(30)",
+    "[None for _ in iter(int, 1)]",
+    "threading.Lock().acquire() or [lock.acquire() for lock in [threading.Lock()] for _ in range(2)]",
+    "threading.Event().wait()",
+    "queue.Queue().get()",
+    "queue.SimpleQueue().get()",
+    "subprocess.run(['sleep', '30'])",
+    "os.read(os.pipe()[0], 1)",
+    "socket.socketpair()[0].recv(1)",
+    "asyncio.run(asyncio.sleep(30))",
+    "threading.Thread(target=time.sleep, args=(30,), daemon=True).run()",
 )
-async def test_W26_interrupts(tmp_path: Path, wait: str) -> None:
-    code = f"""
+
+
+async def test_W26_interrupts(tmp_path: Path) -> None:
+    code = """
 import asyncio, os, queue, socket, subprocess, threading, time
 def run():
     try:
         print("go")
-        keep = {wait}
+        keep = WAIT
         time.sleep(30)
     finally:
         print("cleaned")
 """
     async with open_worker(tmp_path, CODE) as parent:
-        outcome, seconds = await cancel_when(parent, code)
-        assert outcome.cancelled
-        assert outcome.logs() == "go\ncleaned\n"
-        assert seconds < PROMPT
-        assert (await parent.run({"code": "def run(): return 1"})).outputs == [1]
+        for wait in WAITS:
+            outcome, seconds = await cancel_when(parent, code.replace("WAIT", wait))
+            assert outcome.cancelled, wait
+            assert outcome.logs() == "go\ncleaned\n", wait
+            assert seconds < PROMPT, wait
+            assert (await parent.run({"code": "def run(): return 1"})).outputs == [1], wait
 
 
 async def test_between_yields_it_is_thrown_into_the_generator(tmp_path: Path) -> None:
@@ -387,12 +387,12 @@ def test_gate_raises_in_user_code_once() -> None:
     gate.request(1)
     with pytest.raises(Cut):
         gate.user_code(1).__enter__()
-    assert (gate.armed, gate.delivered) == (False, 1)
+    assert (gate.inside, gate.delivered) == (False, 1)
     with gate.user_code(1):
         gate.request(1)
         gate.deliver()  # the clean-up is not disturbed
     gate.end()
     gate.begin(2)
     with gate.user_code(2):
-        assert gate.armed
+        assert gate.inside
         gate.deliver()

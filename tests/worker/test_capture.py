@@ -368,7 +368,7 @@ def test_W47_a_forked_child_holds_nothing_of_the_parents() -> None:
                     assert not os.get_inheritable(fd)
                 assert capture.forked
                 assert signal.getsignal(stage.gate.signal) is signal.SIG_DFL
-                assert not stage.gate.armed
+                assert not stage.gate.inside
                 for writer in (stage.slot, stage.control):
                     try:
                         writer.write(b"garbage")
