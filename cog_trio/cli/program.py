@@ -22,7 +22,6 @@ import trio
 import cog_trio
 from cog_trio.cli.logs import open_log
 from cog_trio.cli.options import fail
-from cog_trio.cli.screen import first_screen
 
 if TYPE_CHECKING:
     from cog_trio.cli.launch import Launch
@@ -68,6 +67,8 @@ async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -
 
                 nursery.start_soon(watch, service, plan)
             if plan.terminal:
+                from cog_trio.cli.screen import first_screen
+
                 nursery.start_soon(first_screen, service, urls, plan.predict or plan.train or "")
             await service.wait_stopped()
             nursery.cancel_scope.cancel()

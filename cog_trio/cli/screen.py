@@ -12,6 +12,8 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from cog_trio.cli.inputs import is_file, resolved
+
 if TYPE_CHECKING:
     import cog_trio
 
@@ -66,7 +68,7 @@ def render(
         lines.append("  Inputs")
         lines += [f"    {name:{width}}  {_describe(properties[name], name in required, schemas)}" for name in ordered]
         lines.append("")
-    example = {name: _example(_resolved(properties[name], schemas)) for name in ordered if name in required}
+    example = {name: _example(resolved(properties[name], schemas)) for name in ordered if name in required}
     if not example:  # show how an input is written
         given = [name for name in ordered if properties[name].get("default") is not None]
         example = {name: properties[name]["default"] for name in given[:1]}
@@ -93,11 +95,11 @@ def _trains(document: Mapping[str, Any]) -> bool:
 
 
 def _describe(field: Mapping[str, Any], required: bool, schemas: Mapping[str, Any]) -> str:
-    resolved = _resolved(field, schemas)
-    kind = _kind(resolved)
-    if "enum" in resolved:
-        kind = " | ".join(map(_json, resolved["enum"]))
-    least, most = resolved.get("minimum"), resolved.get("maximum")
+    whole = resolved(field, schemas)
+    kind = _kind(whole)
+    if "enum" in whole:
+        kind = " | ".join(map(_json, whole["enum"]))
+    least, most = whole.get("minimum"), whole.get("maximum")
     if least is not None and most is not None:
         kind += f" from {least} to {most}"
     elif least is not None or most is not None:
@@ -111,7 +113,7 @@ def _describe(field: Mapping[str, Any], required: bool, schemas: Mapping[str, An
 def _kind(field: Mapping[str, Any]) -> str:
     if "items" in field:
         return f"array of {_kind(field['items'])}"
-    return "file" if field.get("format") == "uri" else str(field.get("type", "any"))
+    return "file" if is_file(field) else str(field.get("type", "any"))
 
 
 def _json(value: Any) -> str:
@@ -121,18 +123,8 @@ def _json(value: Any) -> str:
 def _example(field: Mapping[str, Any]) -> Any:
     if "enum" in field:
         return field["enum"][0]
-    if field.get("format") == "uri":
+    if is_file(field):
         return PIXEL
     if field.get("type") in ("integer", "number") and "minimum" in field:
         return field["minimum"]
     return EXAMPLES.get(field.get("type", "string"), {})
-
-
-def _resolved(field: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The field with its reference followed: choices stand in a component of their own."""
-    references = [field, *field.get("allOf", ())]
-    for reference in references:
-        name = str(reference.get("$ref", "")).rpartition("/")[2]
-        if name in schemas:
-            return {**field, **schemas[name]}
-    return field
