@@ -9,10 +9,10 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
-import priority
 import pytest
 import trio
 import trio.testing
+from priority.priority import PriorityTree
 
 from cog_trio.settings import Settings
 from cog_trio.transport.http.connection import App, serve_connection
@@ -273,7 +273,7 @@ async def test_streams_that_are_given_up_are_forgotten(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand of them ended the connection: so many has its tree of priorities room for; here it is ten."""
-    monkeypatch.setattr("priority.PriorityTree", partial(priority.PriorityTree, maximum_streams=10))
+    monkeypatch.setattr("priority.PriorityTree", partial(PriorityTree, maximum_streams=10))
 
     async def large(scope: dict[str, Any], receive: Receive, send: Send) -> None:
         await reply(send, b"x" * (2_000 if scope["raw_path"] == b"/large" else 2))
