@@ -164,6 +164,7 @@ async def live(rng: random.Random, seconds: float, rounds: int, kind: Kind) -> L
                 kind.acts,
                 slots=kind.slots,
                 workers=kind.workers,
+                queue=kind.queue,
                 token=kind.token,
                 limit=kind.limit,
             )

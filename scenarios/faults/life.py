@@ -54,6 +54,7 @@ class Life:
         *,
         slots: int,
         workers: int = 1,
+        queue: bool = False,
         token: str = "",
         limit: float | None = None,
     ) -> None:
@@ -72,6 +73,7 @@ class Life:
         self._rng = rng
         self._acts = acts
         self._workers = workers
+        self._queue = queue
         self._names = 0
 
     @property
@@ -170,6 +172,7 @@ class Life:
         self.ledger.did[f"refused by {status}"] += 1
         if status != 409 and not (status == 503 and self.refusing):
             raise Violation(f"{run} got {status}")
+        run.unsure |= self._queue  # it may have waited for a slot: then its end is told by webhook too
         return False
 
     async def put(self, run: Run, body: dict[str, Any], *, async_: bool = False) -> httpx.Response:
