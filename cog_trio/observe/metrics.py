@@ -5,8 +5,8 @@ library is loaded by the first ``scrape``, in a thread, and turns the numbers in
 pays for it. What is true at the moment of a scrape (slots, queue, health) is asked of the service then. Each service
 has figures and a registry of its own.
 
-``FAMILIES`` is all that is shown. Labels have values of ours alone, each from a fixed set, or the number of a worker:
-no text of a client or of a model can add a series.
+``FAMILIES`` is all that is shown. Labels have values of ours alone, each from a fixed set: no text of a client or of a
+model can add a series.
 """
 
 from __future__ import annotations
