@@ -22,6 +22,7 @@ FILE: Final = "cog.yaml"
 KEYS: Final = ("run", "predict", "train", "concurrency", "environment")
 BUILD_KEYS: Final = ("build", "image", "model", "weights", "tests")  # of Cog, without a meaning at run time
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+UNFIT: Final = re.compile("[\0\ud800-\udfff]")  # what no variable can hold
 REFERENCE: Final = "a text like run.py:Runner"
 
 
@@ -108,7 +109,7 @@ def environment(mark: Mark | None) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for entry in mark.items("a list of NAME=value") if mark is not None else ():
         name, equals, value = entry.raw.partition("=") if entry.is_a("str") else ("", "", "")
-        if not equals or not NAME.fullmatch(name) or "\0" in value:
+        if not equals or not NAME.fullmatch(name) or UNFIT.search(value):
             entry.wrong(f"must be NAME=value, not {_brief(entry)}")
         if name in pairs:
             entry.wrong(f"sets {name} a second time")

@@ -15,6 +15,7 @@ after: a reaped leader's number may already name somebody else's group.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -139,17 +140,20 @@ def spawn(
         ours.callback(os.close, guardian_write)
         theirs.callback(os.close, guardian_read)
         shared = (child_slot0.fileno(), out_read, out_write, err_read, guardian_read)
-        popen = subprocess.Popen(
-            [*(command or _COMMAND), *map(str, shared), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=err_write,
-            bufsize=0,
-            cwd=cwd,
-            env=_environment(env),
-            pass_fds=shared,
-            start_new_session=True,
-        )
+        try:
+            popen = subprocess.Popen(
+                [*(command or _COMMAND), *map(str, shared), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=err_write,
+                bufsize=0,
+                cwd=cwd,
+                env=_environment(env),
+                pass_fds=shared,
+                start_new_session=True,
+            )
+        except ValueError as error:  # a name or value that no environment can hold
+            raise OSError(errno.EINVAL, str(error)) from error
         ours.pop_all()
     process = WorkerProcess(popen, slot0, (out_read, err_read), guardian_write)
     _restore_descriptor_limit(popen.pid)

@@ -131,6 +131,8 @@ def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
         ("run: predict.py\nconcurrency: {Max: 3}\n", "concurrency.Max is no key .* max"),
         ("run: predict.py\nenvironment: {A: b}\n", "environment must be a list of NAME=value"),
         ("run: predict.py\nenvironment: [A]\n", "NAME=value"),
+        ('run: predict.py\nenvironment: ["A=\\0"]\n', "NAME=value"),
+        ('run: predict.py\nenvironment: ["A=\\ud800"]\n', "NAME=value"),
         (
             "run: predict.py\nenvironment:\n  - A=1\n  - 1=2\n",
             r"cog.yaml:4: environment\[1\] must be NAME=value, not '1=2'",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -159,6 +160,13 @@ def test_a_start_that_fails_leaves_no_descriptor() -> None:
     with pytest.raises(FileNotFoundError):
         spawn(command=("/nonexistent/python",))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("env", [{"A=B": "c"}, {"A": "b\0c"}, {"A": "\ud800"}])
+def test_an_environment_that_can_not_be_is_a_start_that_fails(env: dict[str, str]) -> None:
+    """So it shows as SETUP_FAILED, and a reload to it does not end the service."""
+    with pytest.raises(OSError, match=rf"^\[Errno {errno.EINVAL}\] "):
+        spawn(env=env)
 
 
 def test_what_was_written_just_before_a_crash_is_kept() -> None:
