@@ -356,7 +356,9 @@ class AsyncExecutor:
     async def _frame(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> bytearray:
         """The frame of one item; what touches the disk does so in a thread."""
         if is_file(item):
-            wire = await self._await(task, lambda: asyncio.to_thread(outputs.encode, item, yielded=yielded))
+            wire = await self._await(task, lambda: asyncio.to_thread(outputs.try_encode, item, yielded=yielded))
+            if isinstance(wire, BaseException):
+                raise wire
         else:
             wire = self._call(task, lambda: outputs.encode(item, yielded=yielded))
         return outputs.frame(wire)

@@ -45,6 +45,13 @@ class Sender:
         """One item as it travels; see ``values.Outputs.item`` for what it raises."""
         return self._values.item(value, self._index if self.is_stream else None, yielded=yielded)
 
+    def try_encode(self, value: Any, *, yielded: bool) -> bytes | FileItem | Composed | BaseException:
+        """The same in a thread: what it raises is given, so that no traceback shows the way through the thread."""
+        try:
+            return self.encode(value, yielded=yielded)
+        except BaseException as error:  # noqa: BLE001  the caller raises it
+            return error
+
     def frame(self, wire: bytes | FileItem | Composed) -> bytearray:
         """The frame of the next item, and those of the files inside it, which can't be parted from it.
 

@@ -101,8 +101,12 @@ async def _each(job: Job, result: Any, outputs: Sender) -> None:
 
 async def _frame(item: Any, outputs: Sender, *, yielded: bool) -> bytearray:
     """The frame of one item; what touches the disk does so in a thread."""
-    encode = partial(outputs.encode, item, yielded=yielded)
-    wire = await trio.to_thread.run_sync(encode) if is_file(item) else call(encode)
+    if is_file(item):
+        wire = await trio.to_thread.run_sync(partial(outputs.try_encode, item, yielded=yielded))
+        if isinstance(wire, BaseException):
+            raise wire
+    else:
+        wire = call(partial(outputs.encode, item, yielded=yielded))
     return outputs.frame(wire)
 
 
