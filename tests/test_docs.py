@@ -48,6 +48,13 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "site" / "tutorial" / "first-model.html").is_file()
+    for page in (tmp_path / "site").rglob("*.html"):
+        text = page.read_text()
+        assert all("\\|" not in row for row in re.findall(r"<t[dh]\b.*?</t[dh]>", text, re.DOTALL)), page
+        prose = re.sub(r"<(pre|code|script)\b.*?</\1>", "", text, flags=re.DOTALL)
+        assert not re.search(r"```|^\s*(<p>)?[|] |^(<p>)?[-*] |\]\(|\*\*", prose, re.MULTILINE), (
+            f"{page} shows its markup"
+        )
 
 
 def test_every_make_target_that_is_named_exists() -> None:
