@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from cog_trio.cli import COMMANDS
+
 ROOT: Final = Path(__file__).parent.parent
 PACKAGE: Final = ROOT / "cog_trio"
 PAGE: Final = (ROOT / "docs" / "design" / "modules.md").read_text()
@@ -113,6 +115,16 @@ def test_map_names_no_file_that_is_not_there() -> None:
     for row in MAP:
         place = PACKAGE / row
         assert place.is_dir() if row.endswith("/") else place.is_file(), row
+
+
+@pytest.mark.parametrize("folder", ["bridge", "cli", "observe", "permit", "server", "testing", "transport", "worker"])
+def test_map_tells_each_file_of_a_folder(folder: str) -> None:
+    """All but the commands, each of which is in the file of its name."""
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{folder}/` |"))
+    told = set(re.findall(r"`(?:[a-z]+/)?(\w+\.py)`", row)) | {f"{name}.py" for name in COMMANDS}
+    files = {file.name for file in FILES if file.is_relative_to(PACKAGE / folder) and not file.name.startswith("__")}
+    assert files <= told
+    assert told - {f"{name}.py" for name in COMMANDS} <= files | {"__init__.py"}
 
 
 def _callers(name: str) -> set[str]:
