@@ -156,6 +156,7 @@ W41 tests/test_webhook.py::test_W41_retry_after
 W41 tests/test_webhook_rules.py::test_W41_numbers_of_the_reference_and_up_to_a_fifth_more
 W41 tests/test_webhook_rules.py::test_W41_retry_after_raises_the_wait_of_429_and_503
 W42 tests/test_prediction.py::test_W42_scalars_stay_scalars_and_lists_lists_in_flight
+W42 tests/test_service.py::test_a_prediction_end_to_end
 W42 tests/test_webhook.py::test_W42_scalar_stays_a_scalar
 W43 tests/test_input_validation.py::test_W43_null_passes_only_where_the_table_says_so
 W43 tests/worker/test_runner.py::test_D1_values_win_over_defaults_also_null
@@ -195,6 +196,7 @@ D4 scenarios/test_disconnect.py::test_disconnect_of_the_only_watcher_cancels
 D4 scenarios/test_sse.py::test_D4_a_dropped_stream_cancels_its_run
 D4 tests/test_service.py::test_D4_an_async_prediction_is_never_cancelled_by_leaving
 D4 tests/transport/http/test_sse.py::test_D4_a_waiter_keeps_it_alive_too
+D4 tests/transport/http/test_sse.py::test_D4_the_last_follower_of_a_stream_cancels
 D4 tests/transport/websocket/test_conversation.py::test_D4_closing_the_socket_cancels_what_it_started_and_nothing_else
 D5 tests/test_waiting.py::test_a_drain_empties_the_queue
 D5 tests/test_waiting.py::test_a_full_queue_refuses
@@ -230,6 +232,7 @@ D11 tests/transport/http/test_sse.py::test_D11_get_follows_and_never_creates
 D11 tests/transport/http/test_sse.py::test_D11_last_event_id_never_starts_a_run
 D12 scenarios/test_sse.py::test_a_reader_that_never_reads_harms_nobody
 D12 tests/test_stream.py::test_D12_it_waits_no_longer_than_for_some_progress
+D12 tests/test_stream.py::test_D12_what_ends_the_slowing
 D12 tests/test_stream.py::test_other_followers_never_slow_a_run
 D12 tests/test_streaming.py::test_D12_a_slow_reader_slows_the_model_and_at_last_loses_events
 D12 tests/transport/http/test_sse.py::test_a_reader_that_takes_nothing_is_closed_which_counts_as_leaving
