@@ -35,9 +35,9 @@ def make_context(certfile: str, keyfile: str) -> ssl.SSLContext:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise BadCertificate(f"--keyfile: {keyfile} is not the key of the certificate in {certfile}") from error
-        raise BadCertificate(f"--certfile, --keyfile: can't use {certfile} with {keyfile}: {_reason(error)}") from error
+        raise BadCertificate(f"--certfile, --keyfile: can't use {certfile} with {keyfile}: {reason(error)}") from error
     except OSError as error:  # gone or locked since it was read
-        raise BadCertificate(f"--certfile, --keyfile: can't read them: {error.strerror or error}") from error
+        raise BadCertificate(f"--certfile, --keyfile: can't read them: {reason(error)}") from error
     return context
 
 
@@ -46,8 +46,11 @@ def _read(flag: str, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read(2**20)
     except OSError as error:
-        raise BadCertificate(f"{flag}: can't read {path}: {error.strerror or error}") from error
+        raise BadCertificate(f"{flag}: can't read {path}: {reason(error)}") from error
 
 
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or "unknown").lower().replace("_", " ")
+def reason(error: OSError) -> str:
+    """What is wrong with a file of certificates, in words: no numbers, and not where in OpenSSL it was found."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "unknown").lower().replace("_", " ")
+    return error.strerror or str(error)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from cog_trio.certificate import reason
 from cog_trio.cli.display import FAILED, Display, look_of, plain, refuse
 from cog_trio.cli.exchange import Exchange
 from cog_trio.cli.inputs import BadInputs, Inputs
@@ -52,7 +53,7 @@ def run_there(settings: Settings, early: Sequence[int], ask: Ask) -> int:
         try:
             tls_context(settings.cafile)
         except OSError as error:
-            print(f"{NAME}: --cafile {settings.cafile} can't be used: {error}", file=sys.stderr)
+            print(f"{NAME}: --cafile {settings.cafile} can't be used: {reason(error)}", file=sys.stderr)
             return USAGE
     return trio.run(run_session, early, ask.colour, ask.debug, body)
 

@@ -38,6 +38,7 @@ class Events:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._http = h11.Connection(h11.CLIENT)
+        # Never sent, ``ask`` has written the real one: without a request h11 expects no reply.
         self._http.send(h11.Request(method="GET", target="/", headers=[("host", "localhost")]))
         self._http.send(h11.EndOfMessage())
         self._text = bytearray()

@@ -15,7 +15,7 @@ import trio
 import trustme
 from trio_websocket import open_websocket_url
 
-from cog_trio.certificate import BadCertificate, make_context
+from cog_trio.certificate import BadCertificate, make_context, reason
 from cog_trio.settings import Settings
 from cog_trio.transport.http import server as module
 from cog_trio.transport.http.connection import App
@@ -363,3 +363,17 @@ async def test_the_service_is_served_over_tls_by_its_settings(files: Files) -> N
         async with httpx.AsyncClient(verify=files.trusting, trust_env=False) as client:
             assert (await client.get(f"{url}/readyz")).json() == {"status": "READY"}
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "No such file or directory"), ("no PEM", "no certificate")])
+def test_a_file_of_authorities_that_is_none_is_told_without_numbers(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
+    """As ``run --cafile`` says it."""
+    if content is not None:
+        (tmp_path / "ca.pem").write_text(content)
+    with pytest.raises(OSError, match="") as caught:
+        ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    told = reason(caught.value)
+    assert told.startswith(words)
+    assert not any(mark in told for mark in "[_:")
