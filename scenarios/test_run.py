@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Final
 
+import pytest
 import trio
 
 from cog_trio.testing.files import open_file_server
@@ -95,14 +97,15 @@ async def test_D38_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
             assert await command.end() == 130
 
 
-async def test_D38_an_interrupt_ends_a_setup(tmp_path: Path) -> None:
-    """Given a setup that goes on, when Ctrl-C comes, then exit 130 and nothing is left."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+async def test_D38_an_interrupt_ends_a_setup(number: int, code: int, tmp_path: Path) -> None:
+    """Given a setup that goes on, when Ctrl-C comes, or its terminal is closed, then nothing is left."""
     env = {"TALKS_GATE": str(tmp_path / "none")}
     async with open_command("run", TALKS, temporary=tmp_path / "t", env=env) as command:
         await command.until("warming up", err=True)
-        command.interrupt()
+        command.process.send_signal(number)
         with trio.fail_after(10):
-            assert await command.end() == 130
+            assert await command.end() == code
 
 
 async def test_a_reader_that_leaves_ends_the_run_without_a_word(tmp_path: Path) -> None:

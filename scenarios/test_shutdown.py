@@ -15,9 +15,9 @@ from cog_trio.testing import ServeModel, Server
 from scenarios.processes import children_of
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_W15_idle_server_leaves_with_0(serve_model: ServeModel, tmp_path: Path, number: signal.Signals) -> None:
-    """Given an idle server, when it gets SIGTERM or SIGINT, then it exits with 0, without a traceback, and the
+    """Given an idle server, when it gets SIGTERM, SIGINT or SIGHUP, then it exits with 0, without a traceback, and the
     model's atexit handlers have run."""
     said = tmp_path / "said"
     with trio.fail_after(60):

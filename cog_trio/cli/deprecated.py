@@ -115,7 +115,8 @@ def _class_name(subject: Subject) -> Iterator[Finding]:
     if subject.name is not None or model is None or model.name != "Predictor":
         return
     edits: tuple[Edit, ...] = ()
-    if _free(source, "Predictor", "Runner") and not subject.imported_elsewhere:
+    clear = not subject.imported_elsewhere and not source.introspects and b"_Predictor__" not in source.data
+    if clear and _free(source, "Predictor", "Runner"):
         edits = _all(
             source.rename(model, "Runner"),
             *(source.replace(use, "Predictor", "Runner") for use in source.uses("Predictor")),
@@ -137,17 +138,21 @@ def _method_name(subject: Subject) -> Iterator[Finding]:
     edits: tuple[Edit, ...] = ()
     calls = [node for node in source.nodes if isinstance(node, ast.Attribute) and node.attr == "predict"]
     inside = set(ast.walk(model))
-    own = [node for node in calls if _is(node.value, "self") and node in inside]
+    nested = {
+        node for found in inside if isinstance(found, ast.ClassDef) and found is not model for node in ast.walk(found)
+    }
+    own = [node for node in calls if _is(node.value, "self") and node in inside - nested]
     firsts = {node.args.args[0].arg for node in methods if node.args.args}
     others = [node for node in calls if node not in own and _may_be(source, node.value, {model.name, "self", *firsts})]
     clear = len(predict) == 1 and not others and not subject.imported_elsewhere and _plain_bases(source, model)
+    named = source.introspects or any(use in inside for use in source.uses("predict"))
     taken = any(
         (isinstance(node, ast.Attribute) and node.attr == "run" and _is(node.value, "self"))
         or (node in model.body and "run" in {name.id for name in ast.walk(node) if isinstance(name, ast.Name)})
         for node in inside
         if isinstance(node, (ast.Attribute, ast.Assign, ast.AnnAssign))
     )
-    if clear and not taken and not {"predict", "run"} & source.spoken:
+    if clear and not named and not taken and not {"predict", "run"} & source.spoken:
         edits = _all(source.rename(predict[0], "run"), *(source.replace(node, "predict", "run") for node in own))
     text = f"{model.name}.predict() is deprecated, rename it to run()"
     yield Finding("deprecated", source.where(predict[0]), text + ("" if edits else UNCLEAR), edits)

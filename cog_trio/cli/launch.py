@@ -67,6 +67,12 @@ def perform(plan: Launch, ask: Ask) -> int:
         return run_here(plan, process, early, ask)
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Those that ask for our end: Ctrl-C, a supervisor, and a terminal that is closed, unless ``nohup`` says not."""
+    hung_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hung_up)
+
+
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
     """The signals that come before an event loop runs. Once the block is left, late ones are ignored."""
@@ -75,10 +81,11 @@ def noted_signals() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:
         early.append(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = ending_signals()
+    for number in numbers:
         signal.signal(number, note)
     yield early
-    for number in (signal.SIGINT, signal.SIGTERM):  # the interpreter, as it ends, would let one more kill us
+    for number in numbers:  # the interpreter, as it ends, would let one more kill us
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 import cog_trio
+from cog_trio.cli.launch import ending_signals
 from cog_trio.cli.logs import open_log
 from cog_trio.cli.options import fail
 
@@ -42,7 +43,7 @@ def serve(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
 
 
 async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*ending_signals()) as signals:
         async with (
             cog_trio.open_service(
                 plan.predict,

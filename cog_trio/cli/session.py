@@ -1,8 +1,8 @@
 """What a run here and a run on another server share: the console, the signals, the exit code.
 
-The first SIGINT or SIGTERM asks for the end: whoever runs says how (``gently``), at first by cutting whatever waits.
-The second one does not wait any more (``hard``). A reader of stdout that has left counts as a first signal without a
-word, a full disk as one. The code of what ended us stands, whatever the run makes of it.
+The first SIGINT, SIGTERM or SIGHUP asks for the end: whoever runs says how (``gently``), at first by cutting whatever
+waits. The second one does not wait any more (``hard``). A reader of stdout that has left counts as a first signal
+without a word, a full disk as one. The code of what ended us stands, whatever the run makes of it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import trio
 from cog_trio.cli.bar import open_bar
 from cog_trio.cli.console import Console, open_console
 from cog_trio.cli.display import FAILED, INTERRUPTED, NOBODY_READS
+from cog_trio.cli.launch import ending_signals
 from cog_trio.cli.options import NAME
 
-CODES: Final = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 128 + signal.SIGTERM}
+CODES: Final = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGHUP: 128 + signal.SIGHUP}
 
 
 def encode(value: object) -> bytes:
@@ -69,7 +70,7 @@ async def run_session(
 ) -> int:
     """Run ``body`` with a console and signals; the exit code. An error that nobody expected is one line, unless
     ``debug`` wants to see it."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*ending_signals()) as signals:
         async with open_console(open_bar(colour=colour)) as console:
             stop = Stop(console)
             code = 0

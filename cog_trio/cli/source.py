@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from cog_trio.cli.findings import Edit
 from cog_trio.marks import MAX_FILE
+
+INTROSPECTED: Final = ("__name__", "__qualname__")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class Source:
             for node in self.nodes
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier()
         )
+
+    @cached_property
+    def introspects(self) -> bool:
+        """Whether the names of classes and functions are read, so that a new name is seen."""
+        return any(isinstance(node, ast.Attribute) and node.attr in INTROSPECTED for node in self.nodes)
 
     def imports(self, *modules: str) -> Iterator[Import]:
         """What is imported ``from`` one of these modules."""

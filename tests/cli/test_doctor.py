@@ -111,6 +111,11 @@ def test_a_file_in_another_encoding_is_left_to_people(tmp_path: Path) -> None:
         ("class Predictor:\n    def predict(self): super().predict()\n", "def predict"),
         ("class Predictor:\n    def predict(self): getattr(self, 'predict')\n", "def predict"),
         ("class Predictor:\n    def \\\n predict(self): ...\n", "predict(self)"),
+        ("class Predictor:\n    def predict(self): ...\n    again = predict\n", "def predict"),
+        ("class Predictor:\n    def predict(self):\n        class K:\n            def f(self): self.predict()\n", "K:"),
+        ("class Predictor:\n    def predict(self): return type(self).__name__\n", "class Predictor"),
+        ("class Predictor:\n    def predict(self): return self.predict.__name__\n", "self.predict"),
+        ("class Predictor:\n    def predict(self): return self._Predictor__x\n", "class Predictor"),
     ],
 )
 def test_what_is_unclear_is_told_and_left(tmp_path: Path, text: str, kept: str) -> None:
