@@ -8,6 +8,7 @@ PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11 python3
 MODEL ?= docs/examples/image
 VENV := .venv
 STAMP := $(VENV)/.installed
+SERVES := $(VENV)/.serves
 # Pythons of `make test-all`: on PATH, or in pyenv's versions folder when a shim does not answer.
 VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
@@ -16,7 +17,7 @@ TESTFLAGS ?= -n auto --maxprocesses 4
 
 .PHONY: serve test check format system test-all chaos soak fuzz docs clean help
 
-serve: $(STAMP)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
+serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
 
 test: $(STAMP)  ## run all tests
@@ -73,8 +74,11 @@ clean:  ## remove what make made
 help:  ## list all of this
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1: /p' Makefile
 
-$(STAMP): pyproject.toml
+# To serve takes a few packages, to test takes many.
+$(SERVES): packages := -e '.[cli,reload]' 'pillow>=10'
+$(STAMP): packages := -e '.[dev]'
+$(STAMP) $(SERVES): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python of 3.10 or newer found; name one with PYTHON=..." >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(packages)
 	@touch $@
