@@ -69,7 +69,7 @@ class Server:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Gone(f"{self.url} can't be reached: {error_reason(error)}") from error
         if response.status_code == 404:
-            raise Refused(f"{self.url} has no openapi.json: name the server alone, without /predictions or the like")
+            raise Refused(f"{self.url} has no openapi.json: it is no server of cog-trio or Cog, or a route of one")
         if response.status_code != 200:
             raise refusal(response.status_code, response.content)
         document = _object(response.content)
