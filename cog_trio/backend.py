@@ -33,7 +33,7 @@ from cog_trio.health import Health, State, WorkerHealth
 from cog_trio.input_schema import UnusableSchema
 from cog_trio.input_validation import Validator
 from cog_trio.lifecycle import Lifecycle, WorkerDescribed, WorkerEnded, WorkerReady, WorkerStarted
-from cog_trio.orchestrator import Lost, Orchestrator, SetupFailed, WorkerLost, open_orchestrator
+from cog_trio.orchestrator import Lost, NeverReady, Orchestrator, WorkerLost, open_orchestrator
 from cog_trio.origin import WORKER
 from cog_trio.permit.pool import PermitInUse
 from cog_trio.settings import Settings
@@ -185,7 +185,7 @@ class Backend:
                         worker = worker or spawn(cwd, environment)
                         self._has_started(worker)
                         await self._serve(worker, init)
-                    except SetupFailed as error:
+                    except NeverReady as error:
                         self._lose(str(error))
                     except OSError as error:
                         self._lose(f"Worker could not be started: {error}")

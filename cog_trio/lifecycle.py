@@ -164,7 +164,11 @@ class Lifecycle:
         called no more."""
         key = object()
         self._observers[key] = callback
-        return lambda: self._observers.pop(key, None) and None
+
+        def stop() -> None:
+            self._observers.pop(key, None)
+
+        return stop
 
     def tell(self, event: ServiceEvent) -> None:
         for key, callback in list(self._observers.items()):

@@ -43,7 +43,7 @@ from cog_trio.supervisor import Supervisor
 if TYPE_CHECKING:
     from cog_trio.settings import Settings
 
-__all__ = ["Event", "Lost", "Orchestrator", "SetupFailed", "WorkerLost", "open_orchestrator"]
+__all__ = ["Event", "Lost", "NeverReady", "Orchestrator", "WorkerLost", "open_orchestrator"]
 log: Final = logging.getLogger(__name__)
 
 SEND_LIMIT: Final = 5.0  # seconds for a frame that fits the empty buffer of an idle slot
@@ -51,7 +51,7 @@ FAREWELL: Final = (2.0, 10.0)  # seconds, least and most, for the worker's own e
 DIRECT_SEND: Final = 32 * 2**10  # bytes of payload that surely fit this buffer
 
 
-class SetupFailed(Exception):
+class NeverReady(Exception):
     """The worker did not become Ready. The text is the cause; what it printed has gone to ``on_event``."""
 
 
@@ -66,7 +66,7 @@ async def open_orchestrator(
     ``on_event`` is called synchronously, in the order of the worker's messages.
 
     Raises:
-      SetupFailed: if it does not become Ready; it is dead and reaped then.
+      NeverReady: if it does not become Ready; it is dead and reaped then.
 
     Cancellation: a worker in setup is killed. Errors of the body leave in a group.
     """
@@ -89,7 +89,7 @@ async def open_orchestrator(
                         log.warning("the worker ignored its shutdown for %g s and is killed", farewell)
                     supervisor.pumps.cancel()
     if not usable:
-        raise SetupFailed(supervisor.cause)
+        raise NeverReady(supervisor.cause)
 
 
 class Orchestrator:

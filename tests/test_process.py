@@ -14,7 +14,7 @@ import trio
 
 from cog_trio import process as module
 from cog_trio.bridge.protocol import Init, LogSource
-from cog_trio.orchestrator import SetupFailed, open_orchestrator
+from cog_trio.orchestrator import NeverReady, open_orchestrator
 from cog_trio.process import ProcessLink, adopt, describe_exit
 from cog_trio.settings import Settings
 from cog_trio.spawn import WorkerProcess, spawn
@@ -205,7 +205,7 @@ async def test_W4_a_worker_that_can_not_start_is_reaped_and_heard() -> None:
     events: list[object] = []
     with trio.fail_after(LIMIT):
         process = child("import sys; sys.stderr.write('no such model\\n'); sys.exit(5)")
-        with pytest.raises(SetupFailed, match=r"^Worker died: exit code 5$"):
+        with pytest.raises(NeverReady, match=r"^Worker died: exit code 5$"):
             await open_orchestrator(process, Init("x"), Settings(), on_event=events.append).__aenter__()
     assert [event.data for event in events] == ["no such model\n"]  # type: ignore[attr-defined]
     assert not exists(process.pid)

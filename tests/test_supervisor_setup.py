@@ -31,7 +31,7 @@ from cog_trio.bridge.protocol import (
     WorkerLog,
 )
 from cog_trio.control import Event
-from cog_trio.orchestrator import Orchestrator, SetupFailed, open_orchestrator
+from cog_trio.orchestrator import NeverReady, Orchestrator, open_orchestrator
 from cog_trio.settings import Settings
 from cog_trio.testing.fakes import FakeWorker
 from tests.bench import INIT, opened
@@ -50,7 +50,7 @@ async def setup_error(
     events: list[Event] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(script, worker)
-        with pytest.raises(SetupFailed) as caught:
+        with pytest.raises(NeverReady) as caught:
             await enter(open_orchestrator(worker, INIT, Settings(**settings), on_event=events.append))
         nursery.cancel_scope.cancel()
     assert worker.reaped

@@ -19,7 +19,7 @@ import trio
 
 from cog_trio.bridge.protocol import Init, Log
 from cog_trio.cli.options import fail
-from cog_trio.orchestrator import Event, SetupFailed, open_orchestrator
+from cog_trio.orchestrator import Event, NeverReady, open_orchestrator
 
 if TYPE_CHECKING:
     from cog_trio.cli.launch import Launch
@@ -47,7 +47,7 @@ def load(plan: Launch, process: WorkerProcess, *, setup: bool = False) -> Loaded
     init = Init(plan.predict, plan.train, max_concurrency=plan.settings.max_concurrency, describe=not setup)
     try:
         return Loaded(trio.run(_describe, plan, process, init, on_event), "".join(heard))
-    except SetupFailed as error:  # a trace without a place says no more than the cause
+    except NeverReady as error:  # a trace without a place says no more than the cause
         return Loaded(b"", "".join(heard).removesuffix(f"{error}\n"), str(error))
 
 

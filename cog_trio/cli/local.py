@@ -159,9 +159,11 @@ async def _described(service: cog_trio.PredictionService) -> None:
             known.set()
 
     forget = service.observe(hear)
-    if service.schema is None and service.health().status == STARTING:
-        await known.wait()
-    forget()
+    try:
+        if service.schema is None and service.health().status == STARTING:
+            await known.wait()
+    finally:
+        forget()
 
 
 def _is_item(event: Event) -> bool:
