@@ -90,13 +90,17 @@ class PredictionStream:
         """
         if self._taken:
             await trio.lowlevel.checkpoint_if_cancelled()  # others had their turn before this batch, and have it after
-            return self._show(self._taken.popleft())
-        if self._subscription.over:
-            raise StopAsyncIteration
-        await self._subscription.wait()
-        batch = self._subscription.take()
-        self._taken.extend(batch.events)
-        return Lost(batch.lost) if batch.lost else self._show(self._taken.popleft())
+        while not self._taken:
+            if self._subscription.over:
+                raise StopAsyncIteration
+            await self._subscription.wait()
+            if self._taken or self._subscription.over:
+                continue  # another reader of ours was faster
+            batch = self._subscription.take()
+            self._taken.extend(batch.events)
+            if batch.lost:
+                return Lost(batch.lost)
+        return self._show(self._taken.popleft())
 
     def _show(self, event: Event) -> StreamEvent:
         if isinstance(event, int):

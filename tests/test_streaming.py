@@ -41,6 +41,17 @@ async def rest(stream: PredictionStream, seen: list[StreamEvent] | None = None) 
     return events
 
 
+async def test_two_readers_of_one_stream_share_its_events(autojump_clock: Clock) -> None:
+    """Also where one takes the last of them while the other waits."""
+    behaviour = scripted(*(OutputChunk(msgspec.Raw(b"1"), index) for index in range(3)))
+    async with serving(behaviour) as (service, _), service.stream() as stream:
+        seen: list[StreamEvent] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rest, stream, seen)
+            nursery.start_soon(rest, stream, seen)
+    assert seen == [Start(), *(Output(index, 1) for index in range(3)), Completed(stream.prediction)]
+
+
 async def test_a_stream_gives_typed_events_with_decoded_values(autojump_clock: Clock) -> None:
     behaviour = scripted(
         LogLine(LogSource.STDOUT, "hello\n"),
