@@ -113,6 +113,7 @@ W26 tests/transport/http/test_families.py::test_discovery_names_what_is_served
 W27 scenarios/test_healthcheck.py::test_W27_healthcheck_timeout_leaves_the_slots_alone
 W27 tests/test_checks.py::test_W32_a_check_goes_beside_the_runs
 W28 scenarios/test_healthcheck.py::test_W28_without_a_check_health_answers_while_the_interpreter_is_held
+W28 tests/test_checks.py::test_W65_without_a_check_the_worker_is_not_asked
 W28 tests/test_service.py::test_W28_without_a_check_the_worker_is_not_asked
 W29 tests/test_health.py::test_W29_ready_and_the_setup_result_come_together
 W29 tests/test_service.py::test_W29_ready_setup_and_admission_are_published_in_one_step
@@ -244,6 +245,7 @@ D14 scenarios/test_http_rows.py::test_W50_errors_have_one_form_and_the_traceback
 D14 tests/test_supervisor.py::test_each_cause_is_one_line
 D15 scenarios/test_http_rows.py::test_W44_D15_whole_numbers_arrive_exactly
 D15 tests/sdk/test_scope.py::test_W60_numbers_that_json_lacks
+D15 tests/test_jsonvalue.py::test_D15_what_stands_beside_the_longest_integer_is_as_strict
 D15 tests/worker/test_sync.py::test_D15_nan_becomes_null_with_one_warning
 D16 tests/transport/http/test_routes.py::test_cancel_is_200_in_flight_and_404_with_an_empty_object_otherwise_D16
 D17 scenarios/test_setup.py::test_setup_logs_show_while_it_runs_and_a_signal_ends_it
@@ -253,7 +255,9 @@ D17 tests/transport/http/test_document.py::test_its_operations_are_those_of_the_
 D17 tests/transport/http/test_routes.py::test_openapi_is_503_until_described_D17
 D18 scenarios/test_training.py::test_D18_sync_train_beside_async_run_is_a_failed_setup
 D18 scenarios/test_training.py::test_trainings_answer_as_predictions_do
+D18 tests/test_training.py::test_W26_what_is_served_is_known_from_the_start
 D18 tests/transport/http/test_families.py::test_reads_joins_and_cancels_go_by_the_id_alone
+D18 tests/transport/http/test_families.py::test_streams_of_trainings_are_406
 D36 tests/transport/http/test_connection.py::test_an_exception_in_the_protocol_is_contained_and_cancelled_passes
 D36 tests/transport/http/test_lane.py::test_mutated_inputs_are_answered_as_by_h11
 D36 tests/transport/http/test_lane.py::test_what_is_not_plain_is_left_to_h11
