@@ -7,7 +7,6 @@ stands twice in one mapping is an error, since YAML readers disagree on which on
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,12 +107,14 @@ class Mark:
     def slips(self, fields: Mapping[str, Mark], known: Iterable[str], others: Iterable[str] = ()) -> None:
         """Refuse keys that nobody knows but that look like a known one. ``others`` are known and not ours."""
         names = [*known]
-        foreign = {*others}
-        for name, mark in fields.items():
-            if name in names or name in foreign:
-                continue
-            near = difflib.get_close_matches(name.lower(), names, 1, ALIKE)
-            if near:
+        familiar = {*names, *others}
+        strange = {name: mark for name, mark in fields.items() if name not in familiar}
+        if not strange:
+            return
+        from difflib import get_close_matches  # a worker waits for its start, and nearly no file needs it
+
+        for name, mark in strange.items():
+            if near := get_close_matches(name.lower(), names, 1, ALIKE):
                 mark.wrong(f"is no key of this file: did you mean {near[0]}?")
 
 
