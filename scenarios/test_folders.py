@@ -236,6 +236,7 @@ async def test_what_can_not_run_says_why(
     place = f'{folder}/predict.py", line'
     assert why in logs
     assert place in logs
+    assert "importlib" not in logs, "what is between us and the model's file"
     for code, out, err in ended.values():
         assert code == 1
         assert why in out + err

@@ -21,6 +21,7 @@ if sys.version_info < (3, 11):
 _OURS: Final = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "sdk") + os.sep,
+    "<frozen importlib.",  # between us and the model's file
 )
 
 
