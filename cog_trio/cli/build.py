@@ -20,6 +20,8 @@ PYTHON: Final = "3.13"  # where cog.yaml names none, as Cog has it
 VERSION: Final = re.compile(r"3\.(\d+)(\.\d+)?")
 OLDEST: Final = 10  # minor version of Python that cog-trio runs on
 PACKAGE: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+|/[a-z0-9-]+)?")
+OPTION: Final = re.compile(r"(^|\s)-")
+HEREDOC: Final = re.compile(r"(^|\s)\d*<<-?[\"']?\w")  # a word that Docker takes for the start of one
 MOUNT: Final = re.compile(r"[^\s,\"'\\$]+")
 READ: Final = (
     "python_version",
@@ -90,7 +92,7 @@ def read_build(folder: Path) -> Build:
     if section is not None:
         section.slips(fields, READ, IGNORED)
     _one_line(top.get("environment"))
-    packages = tuple(_texts(fields.get("python_packages")))
+    packages = tuple(_python_packages(fields.get("python_packages")))
     requirements = read_requirements(folder, fields.get("python_requirements"))
     if packages and requirements.files:
         fields["python_packages"].wrong("and python_requirements are both there: keep python_requirements")
@@ -123,11 +125,13 @@ def _python(mark: Mark | None) -> str:
     return match[0]
 
 
-def _texts(mark: Mark | None) -> Iterator[str]:
+def _python_packages(mark: Mark | None) -> Iterator[str]:
     for item in mark.items("a list of texts") if mark is not None else ():
         text = item.text().strip()
         if not text or not text.isprintable():
             item.wrong("must be a text on one line")
+        if OPTION.search(text):
+            item.wrong("holds an option of pip: write it into a file, and name that by python_requirements")
         yield text
 
 
@@ -160,6 +164,10 @@ def _command(mark: Mark) -> str:
     lines = text.split("\n")
     if any(not line.rstrip().endswith("\\") for line in lines[:-1]) or "\0" in text:
         mark.wrong(r"has a line that does not end in \: give each command an item of its own")
+    if lines[-1].rstrip().endswith("\\"):
+        mark.wrong(r"ends in \, which would join it with what comes after it")
+    if HEREDOC.search(text):
+        mark.wrong("begins a here-document, for which a Dockerfile would take all lines after it: use printf")
     return "\n".join(line.rstrip() for line in lines)
 
 
