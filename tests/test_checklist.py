@@ -257,7 +257,7 @@ D18 scenarios/test_training.py::test_D18_sync_train_beside_async_run_is_a_failed
 D18 scenarios/test_training.py::test_trainings_answer_as_predictions_do
 D18 tests/test_training.py::test_W26_what_is_served_is_known_from_the_start
 D18 tests/transport/http/test_families.py::test_reads_joins_and_cancels_go_by_the_id_alone
-D18 tests/transport/http/test_families.py::test_streams_of_trainings_are_406
+D18 tests/transport/http/test_sse.py::test_trainings_do_not_stream
 D36 tests/transport/http/test_connection.py::test_an_exception_in_the_protocol_is_contained_and_cancelled_passes
 D36 tests/transport/http/test_lane.py::test_mutated_inputs_are_answered_as_by_h11
 D36 tests/transport/http/test_lane.py::test_what_is_not_plain_is_left_to_h11
