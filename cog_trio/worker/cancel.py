@@ -5,7 +5,7 @@ frames run: inside ``user_code``, and outside every ``runtime``. Each function o
 (write, flush, record) runs inside ``runtime``, so no frame, lock or buffer is ever left half done; what came
 meanwhile is raised when it is left; so is what a signal handler of the user's raised (``signals.py``). A run gets one
 delivery: its clean-up code is never interrupted again. A delivery that ``__del__`` or a weakref callback swallowed is
-seen by ``sys.unraisablehook`` and sent again.
+seen by ``sys.unraisablehook`` and sent again; so is one that C code dropped, whose traceback never left our handler.
 
 Everything here relies on one fact: the interpreter runs signal handlers between bytecodes of the main thread, so a
 handler that raises in ``__enter__`` or ``__exit__`` did so before or after the store that changes the state, never
@@ -24,10 +24,11 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Final
 
 from cog_trio.worker.carrier import choose_signal, is_blocked
 from cog_trio.worker.frames import HANDLERS, KEEPERS, lies_below
+from cog_trio.worker.lost import LOSERS, Unraisable
 from cog_trio.worker.nested import NestedLoop
 
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
@@ -72,13 +73,13 @@ class _UserCode:
             try:
                 gate.deliver()
             except BaseException:
-                gate.inside = False
+                gate.inside, gate.raised = False, None
                 raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._gate.inside = False
+        self._gate.inside, self._gate.raised = False, None
 
 
 class Gate:
@@ -96,6 +97,7 @@ class Gate:
         "current",
         "delivered",
         "depth",
+        "doubted",
         "exception",
         "forked",
         "in_task",
@@ -107,6 +109,7 @@ class Gate:
         "owed",
         "owing",
         "pending",
+        "raised",
         "requested",
         "serving",
         "signal",
@@ -123,6 +126,8 @@ class Gate:
         self.current = 0  # the sync run that owns the main thread; 0: none
         self.requested = 0  # the run that was asked to end last
         self.delivered = 0  # the run that has got its one delivery
+        self.raised: BaseException | None = None  # that delivery, while nobody has looked whether it arrived
+        self.doubted: BaseException | None = None  # one that was raised when ``insist`` looked last
         self.depth = 0  # calls of ours on the stack
         self.inside = False  # user frames are on the stack
         self.judging = False  # a signal handler decides what may be raised: what others raise meanwhile must wait
@@ -181,7 +186,7 @@ class Gate:
             os.set_blocking(fd, False)
         signal.signal(self.signal, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {self.signal})
-        sys.unraisablehook = _Unraisable(self, sys.unraisablehook)
+        sys.unraisablehook = Unraisable(self, sys.unraisablehook)
         self.main = threading.get_ident()
         os.register_at_fork(after_in_child=self._forget)
 
@@ -190,7 +195,7 @@ class Gate:
             self.forked = True
             self.main = 0
             self.inside = self.pending = False
-            self.aim = self.owed = None
+            self.aim = self.owed = self.raised = self.doubted = None
             signal.signal(self.signal, signal.SIG_DFL)
             if self._wake is not None:
                 for fd in self._wake:
@@ -267,14 +272,16 @@ class Gate:
             if self._loop.ask(self, self.current):
                 return
             self._watch_losses()
-            self._drain()  # no call from here on: deep in a recursion it would raise, and the one delivery be lost
+            self._drain()
+            self.raised = self.exception()
+            # no call from here on: deep in a recursion it would raise, and the one delivery be lost
             self.pending, self.delivered = False, self.current
-            raise self.exception
+            raise self.raised
 
     def _watch_losses(self) -> None:
         """A model may have put its own hook in place of ours."""
-        if not isinstance(sys.unraisablehook, _Unraisable):
-            sys.unraisablehook = _Unraisable(self, sys.unraisablehook)
+        if not isinstance(sys.unraisablehook, Unraisable):
+            sys.unraisablehook = Unraisable(self, sys.unraisablehook)
 
     def settle(self) -> None:
         """Nothing is due any more."""
@@ -289,16 +296,26 @@ class Gate:
             return
 
     def _on_signal(self, _signum: int, frame: FrameType | None) -> None:
+        if self.raised is not None and self.raised is self.doubted:
+            self._look_back()
         if not self.pending:
             return
         nested, self.judging = self.judging, True
         try:
-            if lies_below(frame, (_Unraisable.__call__.__code__,)):
-                self.on_lost()  # raised below the hook it would be lost again
+            if lies_below(frame, LOSERS):
+                self.on_lost()
             else:
                 self._deliver()
         finally:
             self.judging = nested
+
+    def _look_back(self) -> None:
+        """Some C code looks for signals and drops what they raise: the finalizer of a socket, by way of its repr."""
+        trace = None if self.raised is None else self.raised.__traceback__
+        self.raised = self.doubted = None
+        if trace is not None and trace.tb_frame.f_code in HANDLERS and self.delivered == self.current:
+            self.delivered = 0
+            self.pending = True
 
     # I/O thread
 
@@ -336,7 +353,13 @@ class Gate:
         It lands before the main thread can enter code of ours, since each entry there is a place where it would be
         raised. It does not end a sleep, so it is no substitute where the signal works.
         """
-        if not self.pending or self.current != run or self.requested != run:
+        if self.current != run or self.requested != run:
+            return
+        if not self.pending:
+            raised, doubted = self.raised, self.doubted
+            self.doubted = raised
+            if raised is not None and raised is doubted:  # a whole while ago, so it is under way no more
+                self.kick()
             return
         if signal.getsignal(self.signal) == self._on_signal and not is_blocked(self.signal):
             self.kick()
@@ -361,23 +384,6 @@ class Gate:
         self.pending = True
         self.on_lost()
         return True
-
-
-class _Unraisable:
-    """``sys.unraisablehook`` that tells the gate of a swallowed delivery, and passes on the rest."""
-
-    def __init__(self, gate: Gate, inner: Callable[[Any], object]) -> None:
-        self._gate = gate
-        self._inner = inner
-
-    def __call__(self, unraisable: Any) -> None:
-        gate = self._gate
-        gate.depth += 1
-        try:
-            if not gate.lost(unraisable.exc_type):
-                self._inner(unraisable)
-        finally:
-            gate.depth -= 1
 
 
 HANDLERS.add(Gate._on_signal.__code__)

@@ -97,63 +97,63 @@ async def run():
         assert "cog_trio" not in outcome.logs()
 
 
-@pytest.mark.parametrize(
-    ("code", "outputs"),
-    [
-        ("async def run(): return (n for n in range(3))", [0, 1, 2]),
-        ("async def run(): return [1, 2]", [1, 2]),
-        ("async def run(): return None", []),
-        ("async def run():\n    for n in range(3): yield n", [0, 1, 2]),
-        (
-            "class Run:\n"
-            "    n = 0\n"
-            "    async def __anext__(self):\n"
-            "        if self.n == 2: raise StopAsyncIteration\n"
-            "        self.n += 1\n"
-            "        return self.n\n"
-            "def run(): return Run()",
-            [1, 2],
-        ),
-    ],
+RESULTS: tuple[tuple[str, list[object]], ...] = (
+    ("async def run(): return (n for n in range(3))", [0, 1, 2]),
+    ("async def run(): return [1, 2]", [1, 2]),
+    ("async def run(): return None", []),
+    ("async def run():\n    for n in range(3): yield n", [0, 1, 2]),
+    (
+        "class Run:\n"
+        "    n = 0\n"
+        "    async def __anext__(self):\n"
+        "        if self.n == 2: raise StopAsyncIteration\n"
+        "        self.n += 1\n"
+        "        return self.n\n"
+        "def run(): return Run()",
+        [1, 2],
+    ),
 )
-async def test_W37_results_of_all_forms(tmp_path: Path, code: str, outputs: list[object]) -> None:
+
+
+async def test_W37_results_of_all_forms(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
-        assert (await parent.run({"code": code})).outputs == outputs
+        for code, outputs in RESULTS:
+            assert (await parent.run({"code": code})).outputs == outputs, code
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "await asyncio.sleep(30)",
-        "await asyncio.Event().wait()",
-        "time.sleep(30)",  # W30: the loop is blocked
-        "[None for _ in iter(int, 1)]",
-        "await asyncio.create_subprocess_exec('sleep', '30')\n        await asyncio.sleep(30)",
-    ],
+BODIES = (
+    "await asyncio.sleep(30)",
+    "await asyncio.Event().wait()",
+    "time.sleep(30)",  # W30: the loop is blocked
+    "[None for _ in iter(int, 1)]",
+    "await asyncio.create_subprocess_exec('sleep', '30')\n        await asyncio.sleep(30)",
 )
-async def test_W29_W30_cancel_waits_for_the_cleanup(tmp_path: Path, body: str) -> None:
-    code = f"""
+
+
+async def test_W29_W30_cancel_waits_for_the_cleanup(tmp_path: Path) -> None:
+    code = """
 import asyncio, time
 async def run():
     try:
         print("go")
-        {body}
+        BODY
     finally:
         await asyncio.sleep(0.05)
         print("cleaned")
 """
     async with open_worker(tmp_path, CODE) as parent:
-        predict = await parent.predict({"code": code})
-        frames: list[SlotResponse] = []
-        await parent.wait_log(predict, "go", frames)
-        begin = trio.current_time()
-        for _ in range(3):  # W27
-            await parent.cancel(predict)
-        outcome = await parent.finish(predict, frames)
-        assert outcome.cancelled
-        assert outcome.logs() == "go\ncleaned\n"
-        assert trio.current_time() - begin < PROMPT
-        assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
+        for body in BODIES:
+            predict = await parent.predict({"code": code.replace("BODY", body)})
+            frames: list[SlotResponse] = []
+            await parent.wait_log(predict, "go", frames)
+            begin = trio.current_time()
+            for _ in range(3):  # W27
+                await parent.cancel(predict)
+            outcome = await parent.finish(predict, frames)
+            assert outcome.cancelled, body
+            assert outcome.logs() == "go\ncleaned\n", body
+            assert trio.current_time() - begin < PROMPT, body
+            assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1], body
 
 
 async def test_W29_swallowed_cancel_counts_when_the_task_ends(tmp_path: Path) -> None:
