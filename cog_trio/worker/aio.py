@@ -63,6 +63,7 @@ class AsyncExecutor:
         self._office = office
         self._tasks: dict[int, _Task] = {}  # by run
         self._aims: set[_Task] = set()  # whose cancel the loop does not come to
+        self._late: asyncio.Task[Any] | None = None  # a health check over its time, to be interrupted if it blocks
         self._stopping = False
 
     # I/O thread
@@ -98,7 +99,7 @@ class AsyncExecutor:
         check: Callable[[], Coroutine[Any, Any, str | None]],
         finish: Callable[[str | None], None],
     ) -> Callable[[], object]:
-        """Run a health check as a task, in this context; gives what cancels it."""
+        """Run a health check as a task, in this context; gives what cancels it, also where it blocks the loop."""
         tasks: list[asyncio.Task[str | None]] = []
 
         def begin() -> None:
@@ -106,8 +107,13 @@ class AsyncExecutor:
             task.add_done_callback(lambda task: finish(CANCELLED if task.cancelled() else task.result()))
             tasks.append(task)
 
+        def cut() -> None:
+            self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            self._late = next(iter(tasks), None)
+            self._gate.poke()
+
         self.loop.call_soon_threadsafe(begin)
-        return lambda: self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+        return cut
 
     def stop(self) -> None:
         """Have ``serve`` return once no run is left."""
@@ -196,6 +202,9 @@ class AsyncExecutor:
         """What the gate may raise now; on the main thread, maybe in a signal handler."""
         self._gate.settle()  # whatever comes of it: the I/O thread pokes again
         running = asyncio.current_task(self.loop)
+        if running is not None and running is self._late:
+            self._late = None
+            return asyncio.CancelledError()
         for task in self._aims:
             if task.task is running:
                 if task.inside and not task.delivered:

@@ -80,6 +80,7 @@ class TrioExecutor:
         self._office = office
         self._runs: dict[int, _Run] = {}
         self._aims: set[_Run] = set()  # whose cancel the loop does not come to
+        self._late: tuple[trio.lowlevel.Task, trio.CancelScope] | None = None  # a health check over its time
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None  # runs and health checks
         self._background: trio.CancelScope | None = None  # around what the model runs in its own nursery
@@ -125,17 +126,24 @@ class TrioExecutor:
         check: Callable[[], Coroutine[Any, Any, str | None]],
         finish: Callable[[str | None], None],
     ) -> Callable[[], object]:
-        """Run a health check as a task, in this context; gives what cancels it."""
+        """Run a health check as a task, in this context; gives what cancels it, also where it blocks the loop."""
         scope = trio.CancelScope()
+        tasks: list[trio.lowlevel.Task] = []
 
         @enable_ki_protection
         async def whole() -> None:
             told: str | None = CANCELLED
+            tasks.append(trio.lowlevel.current_task())
             try:
                 with scope:
-                    told = await check()
+                    told = await open_to_gate(check)
             finally:
                 finish(told)
+
+        def cut() -> None:
+            self._post(scope.cancel)
+            self._late = (tasks[0], scope) if tasks else None
+            self._gate.poke()
 
         def begin() -> None:
             if self._nursery is None or self._closing:
@@ -145,7 +153,7 @@ class TrioExecutor:
 
         if not self._post(begin):
             finish(CANCELLED)
-        return lambda: self._post(scope.cancel)
+        return cut
 
     def _post(self, function: Callable[..., object], *args: Any) -> bool:
         """Have a function called in the loop; whether there is one."""
@@ -294,19 +302,24 @@ class TrioExecutor:
         if not self._in_user_frames():
             return None
         task = trio.lowlevel.current_task()
+        late = self._late
+        if late is not None and late[0] is task:
+            late[1].cancel()
+            if not _is_shielded():
+                self._late = None
+                return self._error()
         for run in list(self._aims):
             run.scope.cancel()
-            if (
-                current.get() is run.job.record
-                and run.may_strike(task)
-                and trio.current_effective_deadline() == -math.inf  # else it is shielded
-            ):
+            if current.get() is run.job.record and run.may_strike(task) and not _is_shielded():
                 run.struck.add(task)
-                assert self._cancelled is not None
-                error = self._cancelled.with_traceback(None)
-                error.__context__ = error.__cause__ = None
-                return error
+                return self._error()
         return None
+
+    def _error(self) -> trio.Cancelled:
+        assert self._cancelled is not None
+        error = self._cancelled.with_traceback(None)
+        error.__context__ = error.__cause__ = None
+        return error
 
     @enable_ki_protection
     async def _run(self, run: _Run) -> None:
@@ -340,6 +353,11 @@ class TrioExecutor:
         del self._runs[run.job.run]
         self._aims.discard(run)
         self._look_for_end()
+
+
+def _is_shielded() -> bool:
+    """Whether the running task, a scope of which is cancelled, is shielded from that."""
+    return trio.current_effective_deadline() != -math.inf
 
 
 async def _a_cancelled() -> trio.Cancelled:

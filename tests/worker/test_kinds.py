@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from cog_trio.bridge.protocol import MAX_ERROR
+from cog_trio.bridge.protocol import MAX_ERROR, Healthcheck, HealthcheckResult, Log, SlotResponse
 from tests.worker import test_aio, test_sync, test_trio
 from tests.worker.rig import Outcome, open_worker
 
@@ -67,3 +67,41 @@ async def test_W12_W45_W47_W52_the_same_values(tmp_path: Path, kind: str) -> Non
         assert outcome.outputs == [VALUES[code]], (code, outcome)
         if "stdin" in code:
             assert outcome.logs() == "''\n"
+
+
+BLOCKS: Final = """
+    import asyncio, cog, time, trio
+    import cog_trio.worker.health
+    cog_trio.worker.health.LIMIT = 0.3
+    MARK
+    class Runner(cog.BaseRunner):
+        blocks = True
+        async def healthcheck(self) -> bool:
+            if self.blocks:
+                self.blocks = False
+                print("blocks", flush=True)
+                time.sleep(60)
+            return True
+        async def run(self) -> None:
+            print("go")
+            await LIB.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("mark", "lib"), [("", "asyncio"), ("@cog.trio", "trio")])
+async def test_W32_a_check_that_blocks_the_loop_is_interrupted_at_its_limit(
+    tmp_path: Path, mark: str, lib: str
+) -> None:
+    async with open_worker(tmp_path, BLOCKS.replace("MARK", mark).replace("LIB", lib)) as parent:
+        predict = await parent.predict()
+        frames: list[SlotResponse] = []
+        await parent.wait_log(predict, "go", frames)
+        await parent.tell(Healthcheck("first"))
+        while "blocks" not in parent.service_log():
+            await parent.hear(Log)
+        await parent.cancel(predict)
+        assert (await parent.finish(predict, frames)).cancelled
+        assert "timed out" in ((await parent.hear(HealthcheckResult)).error or "")
+        await parent.tell(Healthcheck("second"))
+        assert (await parent.hear(HealthcheckResult)).error is None
+        assert await parent.leave() == 0
