@@ -1,4 +1,4 @@
-"""The scenarios stand on the fixtures of the pytest plugin alone: ``serve_model`` and the rest of ``cog_trio.testing``."""
+"""The scenarios stand on the fixtures of the pytest plugin alone: ``serve_model`` and the rest of its module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Inputs of every kind, with all that can limit them; a run is over at once. It streams, and it trains."""
 
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
 from cog import BaseRunner, Input, Path, Secret, streaming
 
@@ -18,10 +18,10 @@ class Runner(BaseRunner):
         size: int = Input(default=1, choices=[1, 2]),
         flag: bool = False,
         numbers: list[int] = Input(default=[1]),
-        maybe: Optional[str] = None,
+        maybe: str | None = None,
         table: dict[str, Any] = Input(default={}),
-        secret: Optional[Secret] = None,
-        file: Optional[Path] = None,
+        secret: Secret | None = None,
+        file: Path | None = None,
         ends: str = Input(default="returns", choices=["returns", "raises"]),
     ) -> Iterator[str]:
         print(f"{text!r} {scale} {word} {colour} {size} {flag} {numbers} {maybe!r} {table} {file}")
