@@ -63,6 +63,10 @@ class Display:
         """Items are shown as they come; if not, there is no need to decode them."""
         return self._at_once
 
+    def has_shown(self, count: int) -> bool:
+        """Whether an output of so many items was shown as they came, so that nothing of it is needed at the end."""
+        return self._at_once and self._seen == count
+
     async def items(self, first: int, values: Sequence[Any]) -> None:
         """Items of the output, the first of them with this index. Those that are not the next are left for the end."""
         if self._at_once and first <= self._seen:

@@ -36,7 +36,7 @@ def command(folder: Path, force: bool) -> int:
             print(f"wrote {folder / name}")
     except OSError as error:
         raise click.ClickException(f"can't write {error.filename}: {error.strerror}") from error
-    where = shlex.quote(str(folder))
+    where = shlex.quote(f"./{folder}" if str(folder).startswith("-") else str(folder))
     print(f"\n  cog-trio serve {where}\n  cog-trio run {where} -i name=world\n  python -m pytest {where}")
     if find_spec("pytest_trio") is None:
         print("\n  pip install 'cog-trio[test]'  # pytest, and what else the test needs")

@@ -125,7 +125,7 @@ class _Run:
             prediction.cancel()
             await prediction.wait_finished()
             return FAILED
-        return await display.finish(json.loads(prediction.snapshot()))
+        return await display.finish(_ended(prediction, display))
 
     async def _follow(self, prediction: cog_trio.Prediction, subscription: Subscription, display: Display) -> None:
         while not subscription.over:
@@ -164,6 +164,14 @@ async def _described(service: cog_trio.PredictionService) -> None:
             await known.wait()
     finally:
         forget()
+
+
+def _ended(prediction: cog_trio.Prediction, display: Display) -> Mapping[str, object]:
+    """The prediction at its end; without its output where that was shown, since it may be large."""
+    if display.has_shown(prediction.next_index):
+        return {"status": prediction.status.value, "error": prediction.error}
+    whole: dict[str, object] = json.loads(prediction.snapshot())
+    return whole
 
 
 def _is_item(event: Event) -> bool:

@@ -130,6 +130,7 @@ async def test_an_item_that_can_not_be_written_is_not_passed_over(tmp_path: Path
     (tmp_path / "output.1.txt").mkdir()
     with pytest.raises(BadOutput):
         await shown.items(0, ["data:,0", "data:,1"])
+    assert not shown.has_shown(2)
     assert await shown.finish(done(["data:,0", "data:,1"])) == 1
     assert paper.stderr.count("output.1.txt can't be written") == 1
     assert paper.stderr.count("Written output to: output.0.txt") == 1

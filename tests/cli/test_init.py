@@ -60,3 +60,11 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_no_such_model_is_a_wrong_use_of_doctor(tmp_path: Path) -> None:
     with pytest.raises(click.ClickException, match="there is no file"):
         doctor.command([str(tmp_path / "gone.py:Runner")], standalone_mode=False)
+
+
+def test_a_folder_that_looks_like_an_option_is_named_so_that_it_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _init("--", "-model") == 0
+    assert "  cog-trio serve ./-model\n" in capsys.readouterr().out
