@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from scenarios.places import MODELS
+from scenarios.places import MODELS, SPARED
 
 OLD = """\
 from cog import BasePredictor, Input
@@ -36,6 +36,7 @@ class Ended(NamedTuple):
 
 async def _cog_trio(*arguments: str, cwd: Path, module: str = "cog_trio") -> Ended:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("COG_", "PYTEST_"))}
+    environ["PYTEST_ADDOPTS"] = SPARED
     with trio.fail_after(100):
         done = await trio.run_process(
             [sys.executable, "-m", module, *arguments],

@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from scenarios.pages import FILES, LOCAL, PARSERS, BadPage, Block, blocks, like, parses, segments, write
+from scenarios.places import SPARED
 
 ROOT: Final = Path(__file__).parent.parent
 BLOCK: Final = 60.0  # seconds that one block may take
@@ -55,6 +56,7 @@ class Reader:
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             "COG_TRIO_PORT": "0",
             "LOG_FORMAT": "json",
+            "PYTEST_ADDOPTS": SPARED,
             "TMPDIR": str(folder / ".tmp"),
         }
         (folder / ".tmp").mkdir()

@@ -19,8 +19,8 @@ from cog_trio.testing import ServeModel, Server
 from scenarios.faults.clients import Connection, kept, request
 from scenarios.faults.usage import MIB, settled, usage
 
-COUNT: Final = int(os.environ.get("COG_TRIO_SOAK") or 3_000)
-WARM: Final = max(1_000, COUNT // 10)  # predictions until caches and arenas are full
+COUNT: Final = int(os.environ.get("COG_TRIO_SOAK") or 1_500)
+WARM: Final = max(600, COUNT // 10)  # predictions until caches and arenas are full
 LIMIT: Final = 2 * MIB
 
 
