@@ -54,7 +54,8 @@ class Queue:
     @property
     def has_room(self) -> bool:
         """One more can be taken: to run, or to wait."""
-        return self._fleet.available > 0 or len(self) < self._size
+        size = self._size
+        return self._fleet.available > 0 or len(self._line) < size or len(self) < size  # who has left is counted last
 
     def enter(self, prediction: Prediction) -> Turn:
         """Take a slot, or a place at the end of the line; there must be room."""
