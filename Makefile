@@ -13,7 +13,7 @@ SERVES := $(VENV)/.serves
 VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 PACKAGES := python3 python3-venv tini util-linux
-TESTFLAGS ?= -n auto --maxprocesses 4
+TESTFLAGS ?= -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: serve test check format system test-all chaos soak fuzz docs clean help
 
