@@ -7,7 +7,6 @@ and a file beside this one, whose ``command`` is the click command; its first li
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import Final, NamedTuple
 
@@ -79,4 +78,4 @@ def commands() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(options.run(commands, options.NAME))
+    options.leave(options.run(commands, options.NAME))

@@ -7,11 +7,12 @@ is good at (help, unknown flags, completion); its own messages of three lines ar
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -108,6 +109,16 @@ def run(command: click.Command, name: str) -> int:
             return 128 + signal.SIGPIPE
         return fail(name, f"stdout can't be written: {error.strerror}", FAILED)
     return code if isinstance(code, int) else 0
+
+
+def leave(code: int) -> NoReturn:
+    """End the program. What is left goes with the process: a last look at all of it would take a twentieth of a second.
+
+    Raises:
+      SystemExit: always.
+    """
+    gc.freeze()
+    sys.exit(code)
 
 
 def _standard_streams() -> None:

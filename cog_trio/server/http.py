@@ -9,7 +9,6 @@ that the container's health route can tell it.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +60,7 @@ def entry(x_mode: str, threads: int | None, **values: Any) -> int:
 def main() -> None:
     """Serve until told to stop."""
     step_aside()
-    sys.exit(options.run(entry, NAME))
+    options.leave(options.run(entry, NAME))
 
 
 if __name__ == "__main__":
