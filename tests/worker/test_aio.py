@@ -36,7 +36,7 @@ CODE = """
         result = space["run"]()
         return await result if asyncio.iscoroutine(result) else result
 """
-PROMPT = 2.0  # seconds; generous for a busy machine
+PROMPT = 5.0  # seconds; what is cancelled would take 30, and the machine may be busy
 WAIT = "import asyncio\nasync def run():\n    print('go')\n    await asyncio.sleep(30)"
 
 
