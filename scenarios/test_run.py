@@ -121,7 +121,7 @@ async def test_on_a_terminal_a_line_says_what_is_waited_for(tmp_path: Path) -> N
     """Given a terminal and a slow download, when a model runs, then a line says what it waits for, and what stays has
     no trace of it; with NO_COLOR no colours."""
     async with open_file_server() as files:
-        url = files.add("boat.png", (EXAMPLES / "image" / "boat.png").read_bytes(), Reply(delay=0.5))
+        url = files.add("boat.png", (EXAMPLES / "image" / "boat.png").read_bytes(), Reply(delay=1.5))
         arguments = ("run", str(EXAMPLES / "image"), "-i", f"image={url}", "-o", str(tmp_path / "out.png"))
         async with open_command(*arguments, temporary=tmp_path / "t", terminal=True, env={"NO_COLOR": "1"}) as command:
             assert await command.end() == 0
