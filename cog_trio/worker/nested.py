@@ -35,12 +35,14 @@ class NestedLoop:
         False where none is, or where one was asked and has not come to it by the next signal: it is at its end, or
         deaf, and the exception is to be raised here.
         """
-        if self._asked == run or not trio.lowlevel.in_trio_run():
+        try:
+            token = trio.lowlevel.current_trio_token()
+        except RuntimeError:  # no loop of trio's runs in this thread
             return False
-        if not currently_ki_protected() and not top_is_trio():
+        if self._asked == run or (not currently_ki_protected() and not top_is_trio()):
             return False
         self._asked = run
-        trio.lowlevel.current_trio_token().run_sync_soon(_cancel_main, gate, run)
+        token.run_sync_soon(_cancel_main, gate, run)
         return True
 
 
