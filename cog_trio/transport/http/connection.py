@@ -48,6 +48,7 @@ Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
 App: TypeAlias = "Callable[[dict[str, Any], Receive, Send], Awaitable[None]]"
 
+PIECE: Final = 16 * 2**10  # bytes of frames that Hypercorn's protocols get at once
 MAX_JOIN: Final = 256 * 2**10  # bytes of pieces that are joined for one send; larger ones go out as they are
 LINGER: Final = 2.0  # seconds without a byte until a closing connection is closed
 MAX_LINGER: Final = 10.0  # seconds that it is read in all
@@ -184,24 +185,28 @@ class Connection:
                 if self.closing or (self.idle_since is not None and not self._is_half_sent()):
                     break
                 await protocol.refuse(408)
-            elif self.closing:
-                if not data:
-                    break
             else:
-                size = LARGE_READ if len(data) >= MAX_READ else MAX_READ
-                protocol = await self._give(protocol, data, client, server)
+                if not self.closing:
+                    size = LARGE_READ if len(data) >= MAX_READ else MAX_READ
+                    protocol = await self._give(protocol, data, client, server)
                 if not data:
                     break
 
     async def _give(self, protocol: Http1 | Http2, data: bytes | bytearray, client: Any, server: Any) -> Http1 | Http2:
-        try:
-            await protocol.handle(RawData(data=bytes(data)))
-        except H2ProtocolAssumedError as assumed:
-            self._protocol = protocol = self._make(Http2, client, server)
-            self.idle_since = trio.current_time()  # the preface is no request
-            await protocol.initiate()
-            await protocol.handle(RawData(data=assumed.data))
-        self._woken = False  # what was read ahead has just been seen to
+        """Frames come in pieces, with a turn of others between: one read may hold twenty thousand."""
+        for start in range(0, len(data) or 1, size := PIECE if protocol.framed else len(data) or 1):
+            if start:
+                await trio.lowlevel.checkpoint()
+                if self.closing:
+                    break
+            try:
+                await protocol.handle(RawData(data=bytes(data[start : start + size])))
+            except H2ProtocolAssumedError as assumed:
+                self._protocol = protocol = self._make(Http2, client, server)
+                self.idle_since = trio.current_time()  # the preface is no request
+                await protocol.initiate()
+                await protocol.handle(RawData(data=assumed.data))
+            self._woken = False  # what was read ahead has just been seen to
         return protocol
 
     def _is_half_sent(self) -> bool:
@@ -315,10 +320,8 @@ class Connection:
         """Nothing more can be written: end it now, what the kernel holds included."""
         self.closing = True
         if self._peer is not None:
-            try:
+            with suppress(OSError):  # it is closed already
                 self._peer.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_LINGER, _RESET_ON_CLOSE)
-            except OSError:
-                log.debug("the connection is closed already")
         await trio.aclose_forcefully(self._stream)
         await self._protocol.handle(Closed())
 

@@ -128,6 +128,11 @@ class Http1(H11Protocol):
         self.keep_alive_requests = requests
         self.head_since = head_since
 
+    @property
+    def framed(self) -> bool:
+        """It is a WebSocket by now: what comes does not wait for the app, as bodies do."""
+        return isinstance(self.stream, WSStream)
+
     def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
         """Until when the next bytes of the client must be here."""
         if self.connection.their_state is _SEND_BODY:

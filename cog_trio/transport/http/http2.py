@@ -35,6 +35,7 @@ class Http2(H2Protocol):
     """HTTP/2, through TLS or by prior knowledge."""
 
     limits: Limits
+    framed = True  # a read may hold very many messages, none of which waits for the app
 
     def attach(self, link: Link, limits: Limits) -> None:
         self.limits = limits

@@ -15,8 +15,8 @@ import trio
 import trio.testing
 
 from cog_trio.settings import Settings
-from cog_trio.transport.http.connection import App, serve_connection
-from cog_trio.transport.http.http1 import MAX_AHEAD
+from cog_trio.transport.http.connection import PIECE, App, serve_connection
+from cog_trio.transport.http.http1 import MAX_AHEAD, Http1
 from cog_trio.transport.http.server import ServerState
 from tests.transport.http.support import Client, connect, connect_to, protocols, request
 
@@ -421,6 +421,41 @@ async def test_garbage_after_a_websocket_handshake_ends_one_connection(
     await trio.testing.wait_all_tasks_blocked()
     assert (app.started, app.gone) == (1, 1)
     assert (await connect_to(nursery, hello, state).request("GET", "/")).status == 200
+
+
+async def test_frames_of_a_websocket_come_in_pieces_and_bodies_as_they_are(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that others have their turn; parts of a message wait for nobody, unlike those of a body."""
+    sizes: list[int] = []
+    handle = Http1.handle
+
+    async def noted(self: Http1, event: Any) -> None:
+        sizes.append(len(getattr(event, "data", b"")))
+        await handle(self, event)
+
+    async def late(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+
+    monkeypatch.setattr(Http1, "handle", noted)
+    client = connect(nursery, late)
+    await client.send(
+        b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
+        b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    assert (await client.stream.receive_some()).startswith(b"HTTP/1.1 101")
+    await client.send(b"\x01\x81\0\0\0\0x" + b"\x00\x81\0\0\0\0x" * 6000)
+    await trio.testing.wait_all_tasks_blocked()
+    assert sizes[1:] == [PIECE, PIECE, 7 * 6001 - 2 * PIECE]
+    sizes.clear()
+    body = b"9c40\r\n" + b"x" * 40_000 + b"\r\n0\r\n\r\n"
+    client = connect(nursery, echo)
+    await client.send(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    await client.send(body)
+    assert len((await client.response()).body) == 40_000
+    assert max(sizes) >= len(body)
 
 
 async def test_an_exception_in_the_protocol_is_contained_and_cancelled_passes(

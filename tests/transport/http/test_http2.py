@@ -12,10 +12,12 @@ import h2.settings
 import pytest
 import trio
 import trio.testing
+from hyperframe.frame import PingFrame
 from priority.priority import PriorityTree
 
 from cog_trio.settings import Settings
-from cog_trio.transport.http.connection import App, serve_connection
+from cog_trio.transport.http.connection import PIECE, App, serve_connection
+from cog_trio.transport.http.http2 import Http2
 from cog_trio.transport.http.server import ServerState
 from tests.transport.http.support import FakeService, InstantService, app_of
 from tests.transport.http.test_connection import Receive, Send, Waiting, hello, reply
@@ -317,6 +319,28 @@ async def test_idle_http2_connections_close_after_75_s(
     start = trio.current_time()
     await client.wait_closed()
     assert trio.current_time() - start == 75.0
+
+
+async def test_others_have_their_turn_within_a_flood_of_small_frames(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read of pings held the loop for most of a second on a busy machine."""
+    client = Client2(nursery, hello)
+    assert await client.wait(await client.ask("GET", "/")) == 200
+    turns: list[int] = []
+    handle = Http2.handle
+
+    async def noted(self: Http2, event: Any) -> None:
+        turns.append(len(getattr(event, "data", b"")))
+        await handle(self, event)
+
+    monkeypatch.setattr(Http2, "handle", noted)
+    ping = PingFrame(0)
+    ping.opaque_data = b"12345678"
+    await client.stream.send_all(ping.serialize() * 3000)
+    assert await client.wait(await client.ask("GET", "/")) == 200
+    assert max(turns) == PIECE
+    assert sum(turns) > 3000 * 17
 
 
 async def test_bad_frames_end_one_connection(nursery: trio.Nursery) -> None:
