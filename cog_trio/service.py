@@ -301,7 +301,8 @@ class PredictionService(Embedding):
         leave, and what is in the files now is set up. ``why`` is for the log, one line.
 
         ``init`` and ``environment`` take the place of what the service was opened with. A setup that fails shows in
-        health, and the next call heals it. While the service drains nothing comes of it.
+        health, and the next call heals it. While the service drains nothing comes of it. Health is STARTING at once, so
+        who then waits (``wait_started``, ``wait_ready``) waits for the new workers.
 
         Raises:
           NotReady: if the service was opened without a model.
