@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import trio
 
+LAST_RITES: Final = 'read -r word || { kill -TERM "$1"; sleep 5; kill -KILL "$1"; }'
 MARK: Final = "COG_TRIO_TEST"  # the variable that holds a mark
 GONE: Final = 5.0  # seconds until what a dead server left must be gone; 1 s is promised, the rest is for slow machines
 POLL: Final = 0.02  # seconds between two looks
@@ -58,3 +61,22 @@ def _named(pid: int) -> str:
     with suppress(OSError):
         line = (PROC / str(pid) / "cmdline").read_bytes()
     return f"process {pid} ({line.replace(bytes(1), b' ').decode(errors='replace').strip()})"
+
+
+@contextmanager
+def ended_with_us(pid: int) -> Iterator[None]:
+    """Have a process ended if ours is killed while the block lasts, which leaves no time for anything else: a shell
+    sees its input end, without the word that all is well."""
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    shell = subprocess.Popen(
+        ["sh", "-c", LAST_RITES, "sh", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for the others
+    )
+    try:
+        yield
+    finally:
+        shell.communicate(b"well\n")

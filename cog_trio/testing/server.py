@@ -25,7 +25,7 @@ import trio
 from trio_websocket import WebSocketConnection
 
 from cog_trio.testing.helpers import need_real_time, open_helpers
-from cog_trio.testing.processes import MARK, POLL, kill_marked, marked, nothing_left
+from cog_trio.testing.processes import MARK, POLL, ended_with_us, kill_marked, marked, nothing_left
 from cog_trio.testing.streams import Events, open_events, open_socket
 
 START: Final = 30.0  # seconds until a server must listen, and until its model must be ready
@@ -220,6 +220,7 @@ async def open_server(
             cwd=cwd,
         )
         try:
+            stack.enter_context(ended_with_us(process.pid))
             async with open_helpers() as nursery:
                 url = await nursery.start(_read_log, process, log, timeout)
                 async with _client(url) as client:

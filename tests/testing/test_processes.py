@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -44,3 +45,24 @@ async def test_a_child_that_left_its_parent_and_its_session_is_found_and_killed(
 def test_a_system_without_proc_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PROC", Path("/nowhere"))
     assert processes.marked("x") == []
+
+
+async def test_what_a_killed_test_run_has_started_is_ended() -> None:
+    """A CI job that is over its time: nothing of ours runs any more, and a server would run for ever."""
+    program = """
+import os, signal, subprocess
+from cog_trio.testing.processes import ended_with_us
+with ended_with_us(subprocess.Popen(["sleep", "60"]).pid):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with trio.fail_after(30):  # until nobody holds stdout any more, which is inherited
+        run = await trio.run_process([sys.executable, "-c", program], capture_stdout=True, check=False)
+    assert run.returncode == -signal.SIGKILL
+
+
+def test_what_ends_well_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as held:
+        with processes.ended_with_us(held.pid):
+            pass
+        assert held.poll() is None
+        held.kill()
