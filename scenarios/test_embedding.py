@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -53,7 +54,8 @@ trio.run(main)
 
 
 def descriptors() -> dict[int, str]:
-    """What each open descriptor of this process leads to."""
+    """What each open descriptor of this process leads to, but for what only waits to be collected, of another test."""
+    gc.collect()
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one of this very look
