@@ -60,7 +60,8 @@ chaos: $(STAMP)  ## random acts against one server after the other for SECONDS; 
 	$(VENV)/bin/python -m scenarios.faults --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 soak: $(STAMP)  ## COUNT predictions on a sync and on an async model with flat memory, and the strict figures under load
-	COG_TRIO_SOAK=$(COUNT) $(VENV)/bin/python -m pytest -s scenarios/faults/test_soak.py scenarios/faults/test_load.py
+	COG_TRIO_SOAK=$(COUNT) $(VENV)/bin/python -m pytest -s scenarios/faults/test_soak.py \
+		scenarios/faults/test_load.py scenarios/test_files.py::test_hundreds_of_predictions_with_files_leave_nothing
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; strict: a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml
