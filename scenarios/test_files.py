@@ -8,7 +8,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import pytest
@@ -332,9 +332,9 @@ MANY: Final = 1000 if "COG_TRIO_SOAK" in os.environ else 400
 async def test_hundreds_of_predictions_with_files_leave_nothing(
     serve_model: ServeModel, file_server: FileServer, upload_server: UploadServer
 ) -> None:
-    """Given 400 predictions (1,000 in make soak), each with a fetched and an inline file as input and three uploaded files as output, then
-    from the 100th on (as many finished ones are kept as ever will be) neither descriptors nor folders nor the memory
-    of parent or worker grow: by less than a third of what the inline files alone would take."""
+    """Given 400 predictions (1,000 in make soak), each with a fetched and an inline file as input and three uploaded
+    files as output, then from the 100th on (as many finished ones are kept as ever will be) neither descriptors nor
+    folders nor the memory of parent or worker grow: by less than a third of what the inline files alone would take."""
     inline = "data:image/png;base64," + base64.b64encode(os.urandom(80_000)).decode()
     figures: dict[int, tuple[list[int], list[int]]] = {}
     flags = ("--upload-url", upload_server.url, "--no-access-log", "--retain", "50")
