@@ -13,7 +13,9 @@ SERVES := $(VENV)/.serves
 VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 PACKAGES := python3 python3-venv tini util-linux
-TESTFLAGS ?= -n auto --maxprocesses 4 --dist worksteal
+# One process more than processors: the stories wait a good part of their time.
+PROCESSES := $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) + 1))" 2>/dev/null || echo 3)
+TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 
 .PHONY: serve test check format system test-all chaos soak fuzz docs clean help
 

@@ -118,15 +118,22 @@ async def test_a_reader_that_leaves_ends_the_run_without_a_word(tmp_path: Path) 
 
 
 async def test_on_a_terminal_a_line_says_what_is_waited_for(tmp_path: Path) -> None:
-    """Given a terminal and a slow download, when a model runs, then a line says what it waits for, and what stays has
-    no trace of it; with NO_COLOR no colours."""
+    """Given a terminal and a setup or a download that takes long, when a model runs, then a line says what it waits
+    for, and what stays has no trace of it; with NO_COLOR no colours."""
+    gate = tmp_path / "gate"
+    env = {"TALKS_GATE": str(gate)}
+    async with open_command("run", TALKS, temporary=tmp_path / "t", terminal=True, env=env) as command:
+        await command.until("Setting up talks.py")
+        gate.touch()
+        assert await command.end() == 0
+    assert command.out.endswith(b"one two\r\n")
     async with open_file_server() as files:
         url = files.add("boat.png", (EXAMPLES / "image" / "boat.png").read_bytes(), Reply(delay=1.5))
         arguments = ("run", str(EXAMPLES / "image"), "-i", f"image={url}", "-o", str(tmp_path / "out.png"))
         async with open_command(*arguments, temporary=tmp_path / "t", terminal=True, env={"NO_COLOR": "1"}) as command:
             assert await command.end() == 0
     said = command.out.decode()
-    assert said.index("Setting up predict.py:Runner") < said.index("Running") < said.index("Written output to")
+    assert said.index("Running") < said.index("Written output to")
     assert "\x1b[3" not in said, "a colour"
     assert said.endswith(f"Written output to: {tmp_path}/out.png\r\n")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
