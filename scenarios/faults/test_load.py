@@ -69,6 +69,9 @@ async def slowest(server: Server, seconds: float) -> float:
     before = processor(server)
     took = p99(await health_times(server, seconds))
     ran, waited = (now - then for now, then in zip(processor(server), before, strict=True))
+    print(
+        f"health p99: {1000 * took:.1f} ms; the server had {100 * ran / (ran + waited):.0f} % of the processor it wanted"
+    )
     return took * ran / (ran + waited)
 
 
@@ -116,9 +119,11 @@ async def test_2000_connections_against_one_busy_slot(serve_model: ServeModel) -
                     for connection in connections:
                         await trio.aclose_forcefully(connection.stream)
                 assert len(times) == CROWD
+                print(f"{CROWD} answers: the last after {max(times):.2f} s, {busy:.2f} s of processor")
                 return min(max(times), busy)  # what other work on the machine took is not the server's
 
             assert await best_of(crowd, 2.0) < 2.0
+            print(f"memory grew by {(peak - before) / MIB:.1f} MiB")
             assert peak - before < 100 * MIB
             assert await server.cancel("long") == 200
             await server.until("READY")
@@ -158,7 +163,9 @@ async def test_slowloris_does_not_slow_health(serve_model: ServeModel) -> None:
         async with serve_model("echo.py", "--header-timeout", "6") as server, slowloris(server, SLOW) as over:
 
             async def look() -> float:
-                return p99(await health_times(server, 0.8))
+                took = p99(await health_times(server, 0.8))
+                print(f"health p99 beside {SLOW} slow clients: {1000 * took:.1f} ms")
+                return took
 
             assert await best_of(look, 0.1) < 0.1
             assert (await server.predict({"text": "a"})).json()["output"] == "a"
