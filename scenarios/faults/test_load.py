@@ -69,9 +69,7 @@ async def slowest(server: Server, seconds: float) -> float:
     before = processor(server)
     took = p99(await health_times(server, seconds))
     ran, waited = (now - then for now, then in zip(processor(server), before, strict=True))
-    print(
-        f"health p99: {1000 * took:.1f} ms; the server had {100 * ran / (ran + waited):.0f} % of the processor it wanted"
-    )
+    print(f"health p99: {1000 * took:.1f} ms; {100 * ran / (ran + waited):.0f} % of the processor that was wanted")
     return took * ran / (ran + waited)
 
 
