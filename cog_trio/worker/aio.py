@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from cog_trio.bridge.protocol import LogLevel, WorkerLog
+from cog_trio.worker.aside import aside
 from cog_trio.worker.cancel import Gate
 from cog_trio.worker.faults import one_line
 from cog_trio.worker.frames import KEEPERS
@@ -365,7 +366,7 @@ class AsyncExecutor:
     async def _frame(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> bytearray:
         """The frame of one item; what touches the disk does so in a thread."""
         if is_file(item):
-            wire = await self._await(task, lambda: asyncio.to_thread(outputs.try_encode, item, yielded=yielded))
+            wire = await self._await(task, lambda: aside(self.loop, outputs.try_encode, item, yielded=yielded))
             if isinstance(wire, BaseException):
                 raise wire
         else:

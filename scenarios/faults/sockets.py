@@ -97,7 +97,7 @@ async def cancel_by_message(life: Life, rng: random.Random) -> None:
             event = await talk.hear()
             if event["event"] == "completed":
                 life.ledger.ended(run, event["data"])
-            elif event["event"] == "error" and event["data"]["status"] != 404:
+            elif event["event"] == "error" and event["data"].get("status", 404) != 404:
                 raise Violation(f"cancel of {run} by message: {event}")
         await talk.close()
     await life.settle(run)

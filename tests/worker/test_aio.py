@@ -156,6 +156,35 @@ async def run():
             assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1], body
 
 
+async def test_W29_a_cancel_waits_for_the_file_that_is_being_copied(tmp_path: Path) -> None:
+    """The copy is made in a thread. It must not go on behind the end of the run, whose folder is removed then."""
+    gate = tmp_path / "gate"
+    code = """
+import os, time
+class Slow:
+    def read(self, size=-1):
+        print("reading")
+        while not os.path.exists(x):
+            time.sleep(0.01)
+        print("read")
+        return b""
+async def run():
+    yield Slow()
+"""
+    async with open_worker(tmp_path, CODE) as parent:
+        predict = await parent.predict({"code": code, "x": str(gate)})
+        frames: list[SlotResponse] = []
+        await parent.wait_log(predict, "reading", frames)
+        await parent.cancel(predict)
+        with trio.move_on_after(0.3) as early:
+            await parent.finish(predict, frames)
+        assert early.cancelled_caught, "it has ended while its thread goes on"
+        gate.touch()
+        outcome = await parent.finish(predict, frames)
+        assert outcome.cancelled
+        assert outcome.logs().endswith("read\n")
+
+
 async def test_W29_swallowed_cancel_counts_when_the_task_ends(tmp_path: Path) -> None:
     code = """
 import asyncio
