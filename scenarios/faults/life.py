@@ -309,13 +309,13 @@ class Life:
         self.ending = self.refusing = self.ledger.fatal = True
         for worker in children_of(self.server):
             worker.kill()
+        status = ""
         with trio.move_on_after(GONE):
-            while marked(self.server.mark) != [self.server.process.pid]:
+            while marked(self.server.mark) != [self.server.process.pid] or status != "DEFUNCT":
+                status = (await self.server.health())["status"]
                 await trio.sleep(POLL)
-            if (await self.server.health())["status"] != "DEFUNCT":
-                raise Violation("the worker is dead, and health does not say so")
             return
-        raise Violation(f"a dead worker leaves {marked(self.server.mark)}")
+        raise Violation(f"a dead worker leaves {marked(self.server.mark)}, health {status}")
 
     async def lose_worker(self) -> None:
         """The worker is killed, and another one takes its place."""
