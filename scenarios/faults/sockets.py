@@ -48,10 +48,14 @@ async def open_socket(life: Life, rng: random.Random, *, narrow: bool = False) -
 
 
 async def _start(life: Life, talk: Talk, run: Run, body: dict[str, Any]) -> bool:
-    """Whether it was taken."""
+    """Whether it was taken, and goes on."""
     await talk.say(json.dumps({"id": run.id, **body}))
     event = await talk.hear()
-    return life.taken(run, event["data"]["status"] if event["event"] == "error" else 200, async_=False)
+    taken = life.taken(run, event["data"]["status"] if event["event"] == "error" else 200, async_=False)
+    if event["event"] != "completed":
+        return taken
+    life.ledger.ended(run, event["data"])  # its worker was lost before it began: no other event comes
+    return False
 
 
 async def _to_the_end(life: Life, talk: Talk, run: Run) -> None:
