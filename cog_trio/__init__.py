@@ -10,10 +10,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cog_trio._version import __version__
     from cog_trio.bridge.protocol import LogSource, MetricMode, Mode
-    from cog_trio.config import BadModel
-    from cog_trio.embedding import local_path
-    from cog_trio.failures import (
+    from cog_trio.config.cog_yaml import BadModel
+    from cog_trio.config.settings import Settings
+    from cog_trio.inputs.validation import InvalidInput, MalformedInput
+    from cog_trio.service.open_service import ServiceBroken, open_service
+    from cog_trio.service.prediction_stream import (
+        Completed,
+        Log,
+        Lost,
+        Metric,
+        Output,
+        PredictionStream,
+        Start,
+        StreamEvent,
+    )
+    from cog_trio.service.python_api import local_path
+    from cog_trio.service.service import (
+        AlreadyRunning,
+        AtCapacity,
+        NotOffered,
+        NotReady,
+        PredictionService,
+        QueueTimedOut,
+        Rejected,
+    )
+    from cog_trio.state.health import HealthSnapshot
+    from cog_trio.state.prediction import Prediction, Status, WebhookEvent
+    from cog_trio.state.prediction_errors import (
         PredictionCanceled,
         PredictionError,
         PredictionFailed,
@@ -22,9 +47,8 @@ if TYPE_CHECKING:
         ServiceEnded,
         WorkerDied,
     )
-    from cog_trio.health import HealthSnapshot
-    from cog_trio.input_validation import InvalidInput, MalformedInput
-    from cog_trio.lifecycle import (
+    from cog_trio.state.refusals import SetupFailed, ShuttingDown
+    from cog_trio.state.service_events import (
         EventsLost,
         Feed,
         HealthChanged,
@@ -39,78 +63,64 @@ if TYPE_CHECKING:
         WorkerReady,
         WorkerStarted,
     )
-    from cog_trio.opening import ServiceBroken, open_service
-    from cog_trio.prediction import Prediction, Status, WebhookEvent
-    from cog_trio.refusals import SetupFailed, ShuttingDown
-    from cog_trio.service import (
-        AlreadyRunning,
-        AtCapacity,
-        NotOffered,
-        NotReady,
-        PredictionService,
-        QueueTimedOut,
-        Rejected,
-    )
-    from cog_trio.settings import Settings
-    from cog_trio.streaming import Completed, Log, Lost, Metric, Output, PredictionStream, Start, StreamEvent
-    from cog_trio.transport.http.server import CannotListen, serve_http
-
-__version__ = "0.1.0"
+    from cog_trio.transport.http.protocol.listeners import CannotListen
+    from cog_trio.transport.http.serve import serve_http
 
 _HOMES = {
-    "AlreadyRunning": "cog_trio.service",
-    "AtCapacity": "cog_trio.service",
-    "BadModel": "cog_trio.config",
-    "CannotListen": "cog_trio.transport.http.server",
-    "Completed": "cog_trio.streaming",
-    "EventsLost": "cog_trio.lifecycle",
-    "Feed": "cog_trio.lifecycle",
-    "HealthChanged": "cog_trio.lifecycle",
-    "HealthSnapshot": "cog_trio.health",
-    "InvalidInput": "cog_trio.input_validation",
-    "Log": "cog_trio.streaming",
+    "AlreadyRunning": "cog_trio.service.service",
+    "AtCapacity": "cog_trio.service.service",
+    "BadModel": "cog_trio.config.cog_yaml",
+    "CannotListen": "cog_trio.transport.http.protocol.listeners",
+    "Completed": "cog_trio.service.prediction_stream",
+    "EventsLost": "cog_trio.state.service_events",
+    "Feed": "cog_trio.state.service_events",
+    "HealthChanged": "cog_trio.state.service_events",
+    "HealthSnapshot": "cog_trio.state.health",
+    "InvalidInput": "cog_trio.inputs.validation",
+    "Log": "cog_trio.service.prediction_stream",
     "LogSource": "cog_trio.bridge.protocol",
-    "Lost": "cog_trio.streaming",
-    "MalformedInput": "cog_trio.input_validation",
-    "Metric": "cog_trio.streaming",
+    "Lost": "cog_trio.service.prediction_stream",
+    "MalformedInput": "cog_trio.inputs.validation",
+    "Metric": "cog_trio.service.prediction_stream",
     "MetricMode": "cog_trio.bridge.protocol",
     "Mode": "cog_trio.bridge.protocol",
-    "NotOffered": "cog_trio.service",
-    "NotReady": "cog_trio.service",
-    "Output": "cog_trio.streaming",
-    "Prediction": "cog_trio.prediction",
-    "PredictionCanceled": "cog_trio.failures",
-    "PredictionCreated": "cog_trio.lifecycle",
-    "PredictionError": "cog_trio.failures",
-    "PredictionFailed": "cog_trio.failures",
-    "PredictionFinished": "cog_trio.lifecycle",
-    "PredictionLost": "cog_trio.failures",
-    "PredictionRefused": "cog_trio.lifecycle",
-    "PredictionService": "cog_trio.service",
-    "PredictionStarted": "cog_trio.lifecycle",
-    "PredictionStream": "cog_trio.streaming",
-    "PredictionTimedOut": "cog_trio.failures",
-    "QueueTimedOut": "cog_trio.service",
-    "Rejected": "cog_trio.service",
-    "ServiceBroken": "cog_trio.opening",
-    "ServiceEnded": "cog_trio.failures",
-    "ServiceEvent": "cog_trio.lifecycle",
-    "Settings": "cog_trio.settings",
-    "SetupFailed": "cog_trio.refusals",
-    "ShuttingDown": "cog_trio.refusals",
-    "Start": "cog_trio.streaming",
-    "Statistics": "cog_trio.lifecycle",
-    "Status": "cog_trio.prediction",
-    "StreamEvent": "cog_trio.streaming",
-    "WebhookEvent": "cog_trio.prediction",
-    "WorkerDied": "cog_trio.failures",
-    "WorkerDescribed": "cog_trio.lifecycle",
-    "WorkerEnded": "cog_trio.lifecycle",
-    "WorkerReady": "cog_trio.lifecycle",
-    "WorkerStarted": "cog_trio.lifecycle",
-    "local_path": "cog_trio.embedding",
-    "open_service": "cog_trio.opening",
-    "serve_http": "cog_trio.transport.http.server",
+    "NotOffered": "cog_trio.service.service",
+    "NotReady": "cog_trio.service.service",
+    "Output": "cog_trio.service.prediction_stream",
+    "Prediction": "cog_trio.state.prediction",
+    "PredictionCanceled": "cog_trio.state.prediction_errors",
+    "PredictionCreated": "cog_trio.state.service_events",
+    "PredictionError": "cog_trio.state.prediction_errors",
+    "PredictionFailed": "cog_trio.state.prediction_errors",
+    "PredictionFinished": "cog_trio.state.service_events",
+    "PredictionLost": "cog_trio.state.prediction_errors",
+    "PredictionRefused": "cog_trio.state.service_events",
+    "PredictionService": "cog_trio.service.service",
+    "PredictionStarted": "cog_trio.state.service_events",
+    "PredictionStream": "cog_trio.service.prediction_stream",
+    "PredictionTimedOut": "cog_trio.state.prediction_errors",
+    "QueueTimedOut": "cog_trio.service.service",
+    "Rejected": "cog_trio.service.service",
+    "ServiceBroken": "cog_trio.service.open_service",
+    "ServiceEnded": "cog_trio.state.prediction_errors",
+    "ServiceEvent": "cog_trio.state.service_events",
+    "Settings": "cog_trio.config.settings",
+    "SetupFailed": "cog_trio.state.refusals",
+    "ShuttingDown": "cog_trio.state.refusals",
+    "Start": "cog_trio.service.prediction_stream",
+    "Statistics": "cog_trio.state.service_events",
+    "Status": "cog_trio.state.prediction",
+    "StreamEvent": "cog_trio.service.prediction_stream",
+    "WebhookEvent": "cog_trio.state.prediction",
+    "WorkerDied": "cog_trio.state.prediction_errors",
+    "WorkerDescribed": "cog_trio.state.service_events",
+    "WorkerEnded": "cog_trio.state.service_events",
+    "WorkerReady": "cog_trio.state.service_events",
+    "WorkerStarted": "cog_trio.state.service_events",
+    "__version__": "cog_trio._version",
+    "local_path": "cog_trio.service.python_api",
+    "open_service": "cog_trio.service.open_service",
+    "serve_http": "cog_trio.transport.http.serve",
 }
 
 __all__ = [

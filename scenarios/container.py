@@ -21,7 +21,7 @@ import psutil
 import pytest
 import trio
 
-from cog_trio.testing.server import SOON, STOP, Server, open_server
+from cog_trio.testing.server_process import SOON, STOP, Server, open_server
 
 NAMESPACE: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--")
 TINI: Final = ("tini", "--")

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from cog_trio.testing import ServeModel
-from cog_trio.testing.server import SOON
+from cog_trio.testing.server_process import SOON
 from scenarios.places import EXAMPLES, MODELS
 
 CONTAINER = ("-m", "cog_trio.server.http")

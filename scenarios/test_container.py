@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from cog_trio.testing.server import SOON
+from cog_trio.testing.server_process import SOON
 from scenarios.container import Container, open_container, run_entry
 from scenarios.places import MODELS
 

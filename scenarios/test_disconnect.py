@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from cog_trio.testing import ServeModel, Server
-from cog_trio.testing.server import SOON
+from cog_trio.testing.server_process import SOON
 
 
 async def _put(server: Server, id: str, input: dict[str, Any]) -> trio.SocketStream:

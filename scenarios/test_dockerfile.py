@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from cog_trio.testing.processes import MARK
-from cog_trio.testing.server import open_server
+from cog_trio.testing.server_process import open_server
 from scenarios.container import EXEC, Container, need
 from scenarios.rootfs import instructions
 

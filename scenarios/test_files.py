@@ -16,7 +16,7 @@ import trio
 
 from cog_trio.testing import FileServer, Reply, ServeModel, Server, UploadServer
 from cog_trio.testing.processes import POLL
-from cog_trio.testing.server import SOON
+from cog_trio.testing.server_process import SOON
 from scenarios.processes import worker_of
 
 MIB = 2**20

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cog_trio.testing import ServeModel, Server
 from cog_trio.testing.processes import POLL
-from cog_trio.testing.server import SOON
+from cog_trio.testing.server_process import SOON
 from scenarios.processes import worker_of
 
 NOBODY: Final = "http://127.0.0.1:9/"  # the port of discard, which no machine serves any more

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from cog_trio.testing import ServeModel
-from cog_trio.testing.server import SOON
+from cog_trio.testing.server_process import SOON
 from scenarios.processes import children_of, worker_of
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 import trio
 
-from cog_trio.testing.files import open_file_server
+from cog_trio.testing.file_servers import open_file_server
 from cog_trio.testing.loopback import Reply
 from scenarios.commands import open_command, run_command
 from scenarios.places import EXAMPLES, MODELS

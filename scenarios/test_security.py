@@ -14,9 +14,9 @@ import trio
 import trustme
 from trio_websocket import open_websocket_url
 
-from cog_trio.cli.image import PROBE
+from cog_trio.cli.dockerfile.render import PROBE
 from cog_trio.testing import ServeModel
-from cog_trio.testing.server import SOON
+from cog_trio.testing.server_process import SOON
 
 TOKEN = "s3cr3t-t0k3n"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

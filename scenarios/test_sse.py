@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from cog_trio.testing import ServeModel, Server
-from cog_trio.testing.server import SOON
-from cog_trio.testing.streams import Event, ask, connect
+from cog_trio.testing.server_process import SOON
+from cog_trio.testing.stream_clients import Event, ask, connect
 
 COUNT = 20_000
 

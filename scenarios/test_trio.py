@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from cog_trio.testing import ServeModel
-from cog_trio.testing.server import SOON
+from cog_trio.testing.server_process import SOON
 
 NAMES = ("one", "two", "three")
 

@@ -12,7 +12,7 @@ import trio
 from standardwebhooks import Webhook as Verifier
 
 from cog_trio.testing import Reply, ServeModel, Server, WebhookReceiver, open_webhook_receiver
-from cog_trio.testing.server import ENDS
+from cog_trio.testing.server_process import ENDS
 from scenarios.processes import worker_of
 
 ASYNC = {"prefer": "respond-async"}

@@ -18,11 +18,11 @@ from cog_trio.bridge.protocol import (
     OutputChunk,
     Predict,
 )
-from cog_trio.control import Event
-from cog_trio.orchestrator import Orchestrator, open_orchestrator
-from cog_trio.permit.slot import Job, PredictionSlot
-from cog_trio.prediction import Blame, Fact, Outcome, Prediction
-from cog_trio.settings import Settings
+from cog_trio.config.settings import Settings
+from cog_trio.orchestrator.control_channel import Event
+from cog_trio.orchestrator.orchestrator import Orchestrator, open_orchestrator
+from cog_trio.orchestrator.prediction_slot import Job, PredictionSlot
+from cog_trio.state.prediction import Blame, Fact, Outcome, Prediction
 from cog_trio.testing.fakes import FakeWorker
 
 INIT = Init("predict.py")

@@ -17,9 +17,9 @@ import fastjsonschema
 import pytest
 import yaml
 
-from cog_trio import settings
-from cog_trio.observe.metrics import FAMILIES
-from cog_trio.orchestrator import FAREWELL
+from cog_trio.config import settings
+from cog_trio.observe.prometheus import FAMILIES
+from cog_trio.orchestrator.orchestrator import FAREWELL
 
 ROOT: Final = Path(__file__).parent.parent
 FOLDER: Final = ROOT / "docs" / "examples" / "deploy"

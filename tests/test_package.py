@@ -32,7 +32,8 @@ def test_a_bare_import_loads_nothing() -> None:
 
 
 def test_D45_a_service_without_webhooks_and_uploads_loads_no_http_client() -> None:
-    code = "import sys; import cog_trio.opening; print([n for n in ('httpx', 'http.cookiejar') if n in sys.modules])"
+    heavy = ("httpx", "http.cookiejar")
+    code = f"import sys; import cog_trio.service.open_service; print([n for n in {heavy} if n in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert answer.stdout.strip() == "[]"
 

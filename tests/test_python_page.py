@@ -13,7 +13,7 @@ import pytest
 
 import cog_trio
 from cog_trio.bridge.protocol import Mode
-from cog_trio.prediction import Prediction
+from cog_trio.state.prediction import Prediction
 
 PAGE: Final = (Path(__file__).parent.parent / "docs" / "reference" / "python.md").read_text()
 

@@ -94,7 +94,7 @@ def test_worker_sees_ours_also_beside_an_installed_cog(python: Path) -> None:
     (site / "cog" / "__init__.py").write_text(FOREIGN)
     inner = "import cog, cog_trio.sdk as sdk; print(cog.BaseRunner is sdk.BaseRunner)"
     code = (
-        f"import subprocess, sys; from cog_trio.spawn import _environment;"
+        f"import subprocess, sys; from cog_trio.orchestrator.spawn import _environment;"
         f"subprocess.run([sys.executable, '-c', {inner!r}], env=_environment(None))"
     )
     assert _run(python, "-c", code) == "True"

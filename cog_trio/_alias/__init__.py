@@ -3,7 +3,8 @@
 This folder stands on ``sys.path`` of workers and their children, right behind the working folder, and (by a ``.pth`` of
 the wheel) behind site-packages everywhere else; so the thin packages in it are found where they should win, and never
 where another `cog` is installed and wanted. Either way of importing gives the same module objects: `install` binds
-``cog`` and a finder answers each ``cog.x`` with ``cog_trio.sdk.x``, imported at that moment.
+``cog`` and a finder answers each ``cog.x`` with ``cog_trio.sdk.x``, else ``cog_trio.sdk.legacy.x``, imported at that
+moment.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Final
 FOLDER: Final = os.path.dirname(os.path.abspath(__file__))
 ALIAS: Final = "cog"
 REAL: Final = "cog_trio.sdk"
+LEGACY: Final = "cog_trio.sdk.legacy"  # modules that only older models import
 
 
 class _Same(Loader):
@@ -45,14 +47,25 @@ class _Same(Loader):
         return loader.get_code(self._real)
 
 
+def _find(real: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(real)
+    except ModuleNotFoundError:  # not even its package is there
+        return None
+
+
 class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         if not fullname.startswith(ALIAS + "."):
             return None
-        real = REAL + fullname.removeprefix(ALIAS)
-        found = importlib.util.find_spec(real)
+        name = fullname.removeprefix(ALIAS)
+        real = REAL + name
+        found = _find(real)
+        if found is None:
+            real = LEGACY + name
+            found = _find(real)
         if found is None:  # and nobody else may look into our folder, which would make a second module
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         spec = ModuleSpec(fullname, _Same(real), origin=found.origin)

@@ -24,13 +24,15 @@ class Row(NamedTuple):
 
 
 COMMANDS: Final = {
-    "serve": Row("cog_trio.cli.serve", "Serve MODEL over HTTP."),
-    "run": Row("cog_trio.cli.run", "Run one prediction with MODEL, here or on another server."),
-    "train": Row("cog_trio.cli.train", "Run one training with MODEL, here or on another server."),
-    "schema": Row("cog_trio.cli.schema", "Print the OpenAPI document of MODEL."),
-    "init": Row("cog_trio.cli.init", "Start a model in FOLDER: code, cog.yaml and a test."),
-    "doctor": Row("cog_trio.cli.doctor", "Check MODEL: does it load, and what should be changed?"),
-    "dockerfile": Row("cog_trio.cli.dockerfile", "Write a Dockerfile for the model of FOLDER, from its cog.yaml."),
+    "serve": Row("cog_trio.cli.serve.command", "Serve MODEL over HTTP."),
+    "run": Row("cog_trio.cli.run.command", "Run one prediction with MODEL, here or on another server."),
+    "train": Row("cog_trio.cli.run.train_command", "Run one training with MODEL, here or on another server."),
+    "schema": Row("cog_trio.cli.schema.command", "Print the OpenAPI document of MODEL."),
+    "init": Row("cog_trio.cli.init.command", "Start a model in FOLDER: code, cog.yaml and a test."),
+    "doctor": Row("cog_trio.cli.doctor.command", "Check MODEL: does it load, and what should be changed?"),
+    "dockerfile": Row(
+        "cog_trio.cli.dockerfile.command", "Write a Dockerfile for the model of FOLDER, from its cog.yaml."
+    ),
     "completion": Row("cog_trio.cli.completion", "Print the script that makes SHELL complete cog-trio."),
 }
 ALIASES: Final = {"predict": "run"}  # Cog's older names

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from cog_trio import settings
+from cog_trio.config import settings
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

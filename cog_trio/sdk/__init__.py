@@ -8,7 +8,8 @@ the alias of `cog_trio._alias` is in force, so identity and ``isinstance`` never
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from ._decorators import concurrent, streaming
 from ._decorators import trio as trio  # not in __all__: ``from cog import *`` must not hide the package of that name
@@ -25,6 +26,26 @@ if TYPE_CHECKING:
     from ._deprecated import ExperimentalFeatureWarning, emit_metric
 
 Predictor = BasePredictor
+
+_LEGACY: Final = frozenset(
+    [
+        "base_input",
+        "base_predictor",
+        "coder",
+        "command",
+        "config",
+        "errors",
+        "ext",
+        "files",
+        "json",
+        "logging",
+        "mode",
+        "response",
+        "server",
+        "suppress_output",
+        "wait",
+    ]
+)
 
 __all__ = [  # noqa: RUF022 - in the order of Cog's own
     "__version__",
@@ -56,4 +77,6 @@ def __getattr__(name: str) -> Any:
         from ._deprecated import deprecated
 
         return deprecated(name)
+    if name in _LEGACY:  # ``from cog import files``
+        return import_module(f"{__name__}.legacy.{name}")
     raise AttributeError(f"module 'cog' has no attribute {name!r}")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from cog_trio.urls import shown_url
+from cog_trio.net.urls import shown_url
 
 from . import mimetypes_ext
 

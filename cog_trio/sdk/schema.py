@@ -3,7 +3,7 @@
 `describe` reads one callable: a `Signature` with its `Parameter` list, the form of its output and whether it streams.
 `document` makes the OpenAPI document of one or two of them. `Parameter` is also what the worker knows of one input
 beyond the document: how to turn the JSON value of a request into what ``run`` gets. The parent gets its own, smaller
-table (`protocol.Input`); ``worker/runner.py`` makes it from this one.
+table (`protocol.Input`); ``load.py`` makes it from this one.
 
 The module is `cog.schema` as well, whose names of older releases (`Status`, `PredictionRequest`, ...) are made when a
 model asks for them.

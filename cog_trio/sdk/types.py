@@ -14,7 +14,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Iterator, TypeVar, Union, cast  # noqa: UP035 - models see typing's
 
-from cog_trio.urls import shown_url
+from cog_trio.net.urls import shown_url
 
 from ._legacy_types import LEGACY, legacy
 from ._urls import (

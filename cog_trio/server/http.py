@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import click
 
-from cog_trio import settings
 from cog_trio.cli import options
-from cog_trio.cli.launch import Launch, launch
-from cog_trio.config import FILE, BadModel, Config, load
-from cog_trio.server.first import step_aside
+from cog_trio.cli.launch_plan import Launch
+from cog_trio.cli.serve.launch import launch
+from cog_trio.config import settings
+from cog_trio.config.cog_yaml import FILE, BadModel, Config, load
+from cog_trio.server.pid1 import step_aside
 
 NAME: Final = "cog_trio.server.http"
 NO_MODEL: Final = 1  # exit code (D38)

@@ -13,37 +13,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cog_trio.testing.fakes import Behaviour, FakeWorker, open_fake_worker
-    from cog_trio.testing.files import FileServer, UploadServer, open_file_server, open_upload_server
+    from cog_trio.testing.file_servers import FileServer, UploadServer, open_file_server, open_upload_server
     from cog_trio.testing.fixtures import FakeWorkers, OpenService, ServeModel
     from cog_trio.testing.loopback import Reply, Request
+    from cog_trio.testing.ready_service import open_ready_service
     from cog_trio.testing.scripts import answer, open_scripted_worker, scripted
-    from cog_trio.testing.server import Server, open_server
-    from cog_trio.testing.service import open_ready_service
-    from cog_trio.testing.streams import Event, Events
-    from cog_trio.testing.webhooks import WebhookReceiver, open_webhook_receiver
+    from cog_trio.testing.server_process import Server, open_server
+    from cog_trio.testing.stream_clients import Event, Events
+    from cog_trio.testing.webhook_receiver import WebhookReceiver, open_webhook_receiver
 
 _HOMES = {
     "Behaviour": "fakes",
-    "Event": "streams",
-    "Events": "streams",
+    "Event": "stream_clients",
+    "Events": "stream_clients",
     "FakeWorker": "fakes",
     "FakeWorkers": "fixtures",
-    "FileServer": "files",
+    "FileServer": "file_servers",
     "OpenService": "fixtures",
     "Reply": "loopback",
     "Request": "loopback",
     "ServeModel": "fixtures",
-    "Server": "server",
-    "UploadServer": "files",
-    "WebhookReceiver": "webhooks",
+    "Server": "server_process",
+    "UploadServer": "file_servers",
+    "WebhookReceiver": "webhook_receiver",
     "answer": "scripts",
     "open_fake_worker": "fakes",
-    "open_file_server": "files",
-    "open_ready_service": "service",
+    "open_file_server": "file_servers",
+    "open_ready_service": "ready_service",
     "open_scripted_worker": "scripts",
-    "open_server": "server",
-    "open_upload_server": "files",
-    "open_webhook_receiver": "webhooks",
+    "open_server": "server_process",
+    "open_upload_server": "file_servers",
+    "open_webhook_receiver": "webhook_receiver",
     "scripted": "scripts",
 }
 

@@ -47,7 +47,7 @@ from cog_trio.bridge.protocol import (
     SlotRequest,
     SlotResponse,
 )
-from cog_trio.process import describe_exit
+from cog_trio.orchestrator.process import describe_exit
 
 GARBAGE: Final = b"\x00\x00\x00\x07garbage"
 HALF_FRAME: Final = b"\x00\x00\x01\x00{"

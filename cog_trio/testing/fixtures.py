@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from cog_trio.process import Link
-    from cog_trio.service import PredictionService
-    from cog_trio.settings import Settings
+    from cog_trio.config.settings import Settings
+    from cog_trio.orchestrator.process import Link
+    from cog_trio.service.service import PredictionService
     from cog_trio.testing.fakes import Behaviour, FakeWorker
-    from cog_trio.testing.server import Server
+    from cog_trio.testing.server_process import Server
 
 
 class ServeModel(Protocol):

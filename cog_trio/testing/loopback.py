@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import h11
 import trio
 
-from cog_trio.testing.helpers import need_real_time, open_helpers
+from cog_trio.testing.helper_tasks import need_real_time, open_helpers
 
 KEPT: Final = 16 * 2**20  # bytes of a body that are kept; of a longer one only length and hash
 CHUNK: Final = 2**18  # bytes of one read

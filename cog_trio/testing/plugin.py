@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cog_trio.testing.models import find_model
+from cog_trio.testing.model_lookup import find_model
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from cog_trio.service import PredictionService
-    from cog_trio.testing.files import FileServer, UploadServer
+    from cog_trio.service.service import PredictionService
+    from cog_trio.testing.file_servers import FileServer, UploadServer
     from cog_trio.testing.fixtures import FakeWorkers, OpenService, ServeModel
-    from cog_trio.testing.server import Entry, Server
-    from cog_trio.testing.webhooks import WebhookReceiver
+    from cog_trio.testing.server_process import Entry, Server
+    from cog_trio.testing.webhook_receiver import WebhookReceiver
 
 LOGS = pytest.StashKey["list[tuple[str, list[Entry]]]"]()  # of a test's servers, with what each of them serves
 FOLDERS = "cog_trio_models"
@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     logs = item.stash.get(LOGS, [])
     if report.failed and logs:
-        from cog_trio.testing.server import shown
+        from cog_trio.testing.server_process import shown
 
         report.sections += [(f"Captured log of the server of {model}", shown(log)) for model, log in logs if log]
     if report.failed or report.when == "teardown":
@@ -73,7 +73,7 @@ def serve_model(request: pytest.FixtureRequest, tmp_path: Path) -> ServeModel:
     logs = request.node.stash.setdefault(LOGS, [])
 
     def serve(model: str | Path | None = None, *flags: str, **options: Any) -> AbstractAsyncContextManager[Server]:
-        from cog_trio.testing.server import open_server
+        from cog_trio.testing.server_process import open_server
 
         log: list[Entry] = []
         path = str(model) if "command" in options else _found(request, model)
@@ -94,7 +94,7 @@ def open_service(request: pytest.FixtureRequest) -> OpenService:
     """
 
     def start(model: str | Path | None = None, **options: Any) -> AbstractAsyncContextManager[PredictionService]:
-        from cog_trio.testing.service import open_ready_service
+        from cog_trio.testing.ready_service import open_ready_service
 
         path = None if options.get("worker") is not None else _found(request, model)
         return open_ready_service(path, **options)
@@ -125,7 +125,7 @@ async def webhook_receiver() -> AsyncIterator[WebhookReceiver]:
     ``await webhook_receiver.until(id)`` waits for the end of a prediction and gives all that came for it;
     ``states(id)`` are their bodies. ``script`` (a list of ``Reply``) says how the next ones are answered.
     """
-    from cog_trio.testing.webhooks import open_webhook_receiver
+    from cog_trio.testing.webhook_receiver import open_webhook_receiver
 
     async with open_webhook_receiver() as receiver:
         yield receiver
@@ -134,7 +134,7 @@ async def webhook_receiver() -> AsyncIterator[WebhookReceiver]:
 @pytest.fixture
 async def file_server() -> AsyncIterator[FileServer]:
     """A server for files that are inputs: ``url = file_server.add("cat.png", data)``; ``paths`` were asked for."""
-    from cog_trio.testing.files import open_file_server
+    from cog_trio.testing.file_servers import open_file_server
 
     async with open_file_server() as server:
         yield server
@@ -146,7 +146,7 @@ async def upload_server() -> AsyncIterator[UploadServer]:
 
     ``uploads`` are those that were taken: each has ``path``, ``headers``, ``size``, ``sha256`` and ``content``.
     """
-    from cog_trio.testing.files import open_upload_server
+    from cog_trio.testing.file_servers import open_upload_server
 
     async with open_upload_server() as server:
         yield server

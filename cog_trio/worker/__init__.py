@@ -1,0 +1,1 @@
+"""The worker process, which runs user code. The parent never imports it."""

@@ -2,7 +2,7 @@
 
 All arguments but the last are descriptors; stdin and stdout as spawned are the control channel, stderr is the write
 end of the second capture pipe. Before anything heavy is imported the descriptors are put in their places, so that no
-child can ever inherit one, and the guardian is forked. The rest is ``life.py``.
+child can ever inherit one, and the guardian is forked. The rest is ``main.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from cog_trio.worker import guardian
+from cog_trio.worker.process import guardian
 
 ABOVE = 10  # private descriptors are numbered from here, out of the way of code that plays with 0 to 9
 
@@ -34,7 +34,7 @@ def main() -> None:
     if os.getppid() != parent:  # it has died already
         os.killpg(0, signal.SIGKILL)
 
-    from cog_trio.worker.life import live
+    from cog_trio.worker.process.main import live
 
     live(control_in, control_out, slot0, out_r, err_r)
 

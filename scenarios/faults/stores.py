@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from cog_trio.testing.files import FileServer, UploadServer, open_file_server, open_upload_server
+from cog_trio.testing.file_servers import FileServer, UploadServer, open_file_server, open_upload_server
 from cog_trio.testing.loopback import Loopback, Reply
 from scenarios.faults.plans import Plan, placed
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from cog_trio.testing import ServeModel
-from cog_trio.testing.server import STOP
+from cog_trio.testing.server_process import STOP
 
 
 @pytest.mark.parametrize("pause", [0.0005, 0.003])

@@ -11,11 +11,11 @@ from typing import Any
 import click
 import pytest
 
-from cog_trio import settings
 from cog_trio.cli import COMMANDS, commands, options
-from cog_trio.cli.run import command as run
-from cog_trio.cli.serve import command as serve
-from cog_trio.rows import Option
+from cog_trio.cli.run.command import command as run
+from cog_trio.cli.serve.command import command as serve
+from cog_trio.config import settings
+from cog_trio.config.option import Option
 from cog_trio.server.http import entry
 
 
@@ -166,8 +166,8 @@ print([n for n in sys.modules if n in heavy or n in {row.module for row in COMMA
     for arguments, expected in (
         (["--help"], "[]"),
         (["--version"], "[]"),
-        (["serve", "--help"], "['cog_trio.cli.serve']"),
-        (["run", "--help"], "['cog_trio.cli.run']"),
+        (["serve", "--help"], "['cog_trio.cli.serve.command']"),
+        (["run", "--help"], "['cog_trio.cli.run.command']"),
     ):
         answer = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=30)
         assert answer.stderr.strip() == expected

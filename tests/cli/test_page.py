@@ -9,8 +9,8 @@ from typing import Final
 import click
 import pytest
 
-from cog_trio import settings
 from cog_trio.cli import COMMANDS, commands
+from cog_trio.config import settings
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text()
 ROWS: Final = {name for row in settings.OPTIONS for name in (row.flag, *row.aliases) if name}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cog_trio.cli.launch import ending_signals
+from cog_trio.cli.signals import ending_signals
 
 
 @pytest.fixture(autouse=True)

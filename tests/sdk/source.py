@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cog_trio import _alias
-from cog_trio.input_validation import InvalidInput, Validator
-from cog_trio.worker.inputs import coerce
-from cog_trio.worker.runner import Model, load
+from cog_trio.inputs.validation import InvalidInput, Validator
+from cog_trio.worker.model.input_values import coerce
+from cog_trio.worker.model.load import Model, load
 
 PRELUDE = """\
 import dataclasses, enum, functools, pathlib, typing

@@ -34,6 +34,10 @@ assert cog.schema is cog_trio.sdk.schema
 assert cog_trio.sdk.types.__spec__.name == "cog_trio.sdk.types"
 assert exceptions.CancelationException is cog.CancelationException
 assert Path is cog_trio.sdk.Path
+from cog import files
+import cog.files, cog.server.errors
+assert files is cog.files is cog_trio.sdk.legacy.files
+assert cog.server.errors is cog_trio.sdk.legacy.server.errors
 try:
     import cog.nothing
 except ModuleNotFoundError as error:

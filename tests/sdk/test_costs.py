@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cog_trio.input_validation import Validator, decode
-from cog_trio.worker.runner import load
+from cog_trio.inputs.validation import Validator, decode
+from cog_trio.worker.model.load import load
 from tests.sdk.source import PRELUDE, Models
 
 TEN = """\

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 import cog_trio.sdk as cog
 from cog_trio.sdk.schema import describe, document
-from cog_trio.worker.runner import load, load_models
+from cog_trio.worker.model.load import load, load_models
 from tests.sdk.source import Models
 
 GOLDEN = json.loads((Path(__file__).parent / "worked_example.json").read_text())

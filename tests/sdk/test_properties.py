@@ -26,9 +26,9 @@ from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import OpenAPIV30SpecValidator
 
 import cog_trio.sdk as cog
-from cog_trio.input_validation import InvalidInput, MalformedInput, Validator, decode
-from cog_trio.worker.inputs import InputError, coerce
-from cog_trio.worker.runner import Model
+from cog_trio.inputs.validation import InvalidInput, MalformedInput, Validator, decode
+from cog_trio.worker.model.input_values import InputError, coerce
+from cog_trio.worker.model.load import Model
 from tests.sdk.source import Models, opened_models
 
 SETTINGS = settings(

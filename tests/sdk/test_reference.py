@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 import cog_trio.sdk as cog
-from cog_trio.worker.values import Outputs
+from cog_trio.worker.model.output_values import Outputs
 from tests.sdk.source import Models, arguments, input_of, is_listed, output_of, refusal
 
 PAGE: Final = (Path(__file__).parent.parent.parent / "docs" / "reference" / "model.md").read_text()

@@ -377,7 +377,7 @@ class Runner(BaseRunner):
 
 
 def test_row_32_W4_one_missing_name_spoils_nothing_else(models: Models) -> None:
-    from cog_trio.worker.runner import load
+    from cog_trio.worker.model.load import load
 
     model = load(models.write(ROW_32))
     assert input_of(model) == O

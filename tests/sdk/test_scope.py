@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import cog_trio.sdk as cog
+from cog_trio.sdk.legacy.server.scope import evolve_scope
+from cog_trio.sdk.legacy.server.scope import scope as ambient
 from cog_trio.sdk.scope import Mode, Scope, enter, leave, set_fallback
-from cog_trio.sdk.server.scope import evolve_scope
-from cog_trio.sdk.server.scope import scope as ambient
 
 
 @pytest.fixture

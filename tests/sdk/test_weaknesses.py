@@ -16,8 +16,8 @@ from tests.sdk.source import Models, arguments, input_of, output_of, refusal
 TESTS: Final = Path(__file__).parent.parent
 WITH_ROWS: Final = [
     *(TESTS / "sdk").glob("test_*.py"),
-    *(TESTS / "worker" / name for name in ("test_runner.py", "test_inputs.py", "test_values.py")),
-    TESTS / "test_input_validation.py",
+    *(TESTS / "worker" / "model" / name for name in ("test_load.py", "test_input_values.py", "test_output_values.py")),
+    TESTS / "inputs" / "test_validation.py",
     *(TESTS.parent / "scenarios" / name for name in ("test_rows.py", "test_models.py")),
 ]
 I = {"type": "integer"}  # noqa: E741

@@ -10,10 +10,10 @@ import trio
 import trio.testing
 
 from cog_trio.bridge.protocol import Init
-from cog_trio.orchestrator import open_orchestrator
-from cog_trio.permit.slot import Job, PredictionSlot
-from cog_trio.prediction import Outcome, Prediction
-from cog_trio.settings import Settings
+from cog_trio.config.settings import Settings
+from cog_trio.orchestrator.orchestrator import open_orchestrator
+from cog_trio.orchestrator.prediction_slot import Job, PredictionSlot
+from cog_trio.state.prediction import Outcome, Prediction
 from cog_trio.testing import fakes
 from tests.bench import CUT, RETURNED, Files, outcome_of
 

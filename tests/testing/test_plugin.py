@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(180)  # several servers, one after the other, a
 ROOT: Final = Path(__file__).parent.parent.parent
 SLOW: Final = ("cacheprovider", "schemathesis", "anyio", "hypothesispytest")  # plugins that are not needed here
 SPARED: Final = tuple(f"-pno:{name}" for name in SLOW)
-HEAVY: Final = ("trio", "httpx", "hypercorn", "h11", "msgspec", "cog_trio.testing.server")
+HEAVY: Final = ("trio", "httpx", "hypercorn", "h11", "msgspec", "cog_trio.testing.server_process")
 
 MODEL: Final = """
 import os, pathlib, subprocess, sys, tempfile
@@ -109,7 +109,7 @@ async def test_a_file_is_left(serve_model):
 async def test_a_process_is_left(serve_model, monkeypatch):
     from functools import partial
     from cog_trio.testing.processes import nothing_left
-    monkeypatch.setattr("cog_trio.testing.server.nothing_left", partial(nothing_left, seconds=0.2))
+    monkeypatch.setattr("cog_trio.testing.server_process.nothing_left", partial(nothing_left, seconds=0.2))
     async with serve_model("predict.py") as server:
         await server.predict({"text": "child"})
 

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import trio
 
+from cog_trio.bridge.channel import Channel
 from cog_trio.bridge.codec import control_responses, slot_responses
 from cog_trio.bridge.protocol import (
     Cancel,
@@ -47,8 +48,7 @@ from cog_trio.bridge.protocol import (
     SlotResponse,
     Terminal,
 )
-from cog_trio.bridge.transport import Channel
-from cog_trio.spawn import WorkerProcess, spawn
+from cog_trio.orchestrator.spawn import WorkerProcess, spawn
 
 LIMIT: Final = 20.0  # seconds for anything; the machine may be busy
 TERMINAL: Final[Any] = (Done, RunFailed, RunCancelled)

@@ -124,9 +124,9 @@ class Stage:
     """In the child."""
 
     def __init__(self, slot_fd: int, control_fd: int) -> None:
-        from cog_trio.worker import capture
-        from cog_trio.worker.cancel import gate
-        from cog_trio.worker.writer import Writer
+        from cog_trio.worker.cancel.gate import gate
+        from cog_trio.worker.ipc.message_writer import Writer
+        from cog_trio.worker.logs import capture
 
         faulthandler.enable(open(os.dup(2), "w"), all_threads=True)  # noqa: SIM115  # for the child's life
         atexit.register(lambda: self.slot.finish(5.0) if not self.capture.forked else None)
@@ -175,7 +175,7 @@ class Stage:
             self.end(record)
 
     def begin(self, id: str) -> Any:
-        from cog_trio.worker.record import Record
+        from cog_trio.worker.logs.run_log import Record
 
         self._runs += 1
         record = Record(
@@ -185,7 +185,7 @@ class Stage:
         return record
 
     def set_current(self, record: Any) -> Any:
-        from cog_trio.worker.record import current
+        from cog_trio.worker.logs.run_log import current
 
         return current.set(record)
 

@@ -46,4 +46,4 @@ def serve(
 
 
 def _run_worker() -> NoReturn:
-    raise RuntimeError("cog-trio starts its own workers: python -m cog_trio.worker, by cog_trio.spawn")
+    raise RuntimeError("cog-trio starts its own workers: python -m cog_trio.worker, by cog_trio.orchestrator.spawn")

@@ -1,0 +1,1 @@
+"""The prediction API over HTTP."""

@@ -1,6 +1,6 @@
 """The routes of Cog's API: what is asked of the service, and what its answers look like on the wire.
 
-Predictions and trainings are two families of the same routes; ``families.py`` has all in which they differ.
+Predictions and trainings are two families of the same routes; ``route_families.py`` has all in which they differ.
 A create is decided in the order of D7: the body (400, 413, 415, 422), the id in the path against the id in the
 body, the join of a running id, 503, 406, then what the service's ``create`` finds (422, 409). From there on the
 prediction is the service's; a synchronous request only watches it, and races that with the end of its client.
@@ -16,15 +16,18 @@ from typing import Any, Final
 
 import trio
 
-from cog_trio.health import HealthSnapshot, State
-from cog_trio.observe.metrics import Metrics
-from cog_trio.prediction import Prediction
-from cog_trio.settings import Settings
-from cog_trio.transport.http import wire
-from cog_trio.transport.http.access import Access, ClientGone, TooLarge, read_body
-from cog_trio.transport.http.asgi import (
+from cog_trio.config.settings import Settings
+from cog_trio.observe.prometheus import CONTENT_TYPE, Metrics
+from cog_trio.state.health import HealthSnapshot, State
+from cog_trio.state.prediction import Prediction
+from cog_trio.transport.http.api import bodies
+from cog_trio.transport.http.api.access_control import Access, ClientGone, TooLarge, read_body
+from cog_trio.transport.http.api.request_headers import is_json, preference, trace, wants_stream
+from cog_trio.transport.http.api.route_families import FAMILIES, Family
+from cog_trio.transport.http.api.router import (
     NOT_FOUND,
     App,
+    Handler,
     Headers,
     Receive,
     Reply,
@@ -33,13 +36,11 @@ from cog_trio.transport.http.asgi import (
     Routes,
     Send,
     Stream,
+    Text,
     shown,
 )
-from cog_trio.transport.http.families import FAMILIES, Family
-from cog_trio.transport.http.figures import figures
-from cog_trio.transport.http.headers import is_json, preference, trace, wants_stream
-from cog_trio.transport.http.sse import EventStream
-from cog_trio.transport.service import GONE, REFUSALS, Service, refused
+from cog_trio.transport.http.api.service_interface import GONE, REFUSALS, Service, refused
+from cog_trio.transport.http.api.sse import EventStream
 from cog_trio.transport.websocket.conversation import Conversation
 
 DEFUNCT: Final = State.DEFUNCT.value
@@ -50,7 +51,8 @@ _ASYNC: Final = (_VARY, (b"preference-applied", b"respond-async"))
 _EMPTY: Final = Reply(200, b"{}")
 _UNKNOWN_ID: Final = Reply(404, b"{}")
 _NOTHING_MORE: Final = Reply(204, b"", (_VARY,))  # which tells an EventSource not to come again
-_NO_SCHEMA: Final = Reply(503, wire.encode({"error": "OpenAPI schema not available"}))
+_NO_SCHEMA: Final = Reply(503, bodies.encode({"error": "OpenAPI schema not available"}))
+_METRICS_HEADERS: Final = ((b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-store"))
 _URLS: Final = {
     "openapi_url": "/openapi.json",
     "shutdown_url": "/shutdown",
@@ -71,7 +73,7 @@ def make_app(service: Service, settings: Settings, metrics: Metrics, *, loopback
             b"/health-check": Resource(GET=handlers.health_check, open=True),
             b"/livez": Resource(GET=handlers.livez, open=True),
             b"/readyz": Resource(GET=handlers.readyz, open=True),
-            b"/metrics": Resource(GET=figures(metrics)),
+            b"/metrics": Resource(GET=_metrics_route(metrics)),
             b"/openapi.json": Resource(GET=handlers.openapi),
             b"/shutdown": Resource(POST=handlers.shutdown),
             **{family.path.encode(): Resource(POST=partial(handlers.create, family)) for family in FAMILIES},
@@ -113,7 +115,7 @@ class Handlers:
             if self._service.serves(family.mode):
                 urls |= family.urls
         return Reply(
-            200, wire.encode({"cog_version": version, **{name: self._root + url for name, url in urls.items()}})
+            200, bodies.encode({"cog_version": version, **{name: self._root + url for name, url in urls.items()}})
         )
 
     async def health_check(self, request: Request) -> Reply:
@@ -160,8 +162,8 @@ class Handlers:
             return _absent(family)
         try:
             body = await self._body(request)
-        except wire.BadBody as refusal:
-            return Reply(refusal.status, wire.detail(refusal.faults))
+        except bodies.BadBody as refusal:
+            return Reply(refusal.status, bodies.detail(refusal.faults))
         return await self._start(family, request, body, body.id)
 
     async def put(self, family: Family, request: Request) -> Reply | Stream:
@@ -169,10 +171,10 @@ class Handlers:
             return _absent(family)
         try:
             body = await self._body(request)
-        except wire.BadBody as refusal:
-            return Reply(refusal.status, wire.detail(refusal.faults))
+        except bodies.BadBody as refusal:
+            return Reply(refusal.status, bodies.detail(refusal.faults))
         if body.id is not None and body.id != request.id:
-            return Reply(422, wire.detail([wire.fault(["body", "id"], family.id_mismatch)]))
+            return Reply(422, bodies.detail([bodies.fault(["body", "id"], family.id_mismatch)]))
         running = self._service.running(request.id)
         if wants_stream(request.headers.get(b"accept", b"")) and (running or _resumes(request)):
             return self._join(family, request, running or self._service.get(request.id))
@@ -182,21 +184,21 @@ class Handlers:
             return shown(202, running.pieces(with_input=True), _ASYNC)
         return await self._watch(request, running)
 
-    async def _body(self, request: Request) -> wire.Create:
+    async def _body(self, request: Request) -> bodies.Create:
         kind = request.headers.get(b"content-type")
         if kind is not None and not is_json(kind):
-            raise wire.BadBody(415, [wire.fault(["body"], wire.WRONG_TYPE)])
+            raise bodies.BadBody(415, [bodies.fault(["body"], bodies.WRONG_TYPE)])
         try:
             body = await read_body(request.receive, request.headers.get(b"content-length"), self._body_limit)
         except TooLarge:
-            raise wire.BadBody(413, [wire.fault(["body"], wire.TOO_LARGE)]) from None
+            raise bodies.BadBody(413, [bodies.fault(["body"], bodies.TOO_LARGE)]) from None
         if kind is None and not body:
-            return wire.Create()
+            return bodies.Create()
         if len(body) > LARGE:
-            return await trio.to_thread.run_sync(wire.decode_create, body)
-        return wire.decode_create(body)
+            return await trio.to_thread.run_sync(bodies.decode_create, body)
+        return bodies.decode_create(body)
 
-    async def _start(self, family: Family, request: Request, body: wire.Create, id: str | None) -> Reply | Stream:
+    async def _start(self, family: Family, request: Request, body: bodies.Create, id: str | None) -> Reply | Stream:
         """Create a prediction and answer as the request prefers. From ``create`` to ``watch`` is no checkpoint."""
         streamed = wants_stream(request.headers.get(b"accept", b""))
         respond_async = not streamed and preference(request.headers.get(b"prefer", b"")).respond_async
@@ -219,7 +221,7 @@ class Handlers:
         except REFUSALS as refusal:
             return _rejected(refusal)
         if respond_async:
-            return Reply(202, wire.accepted(prediction.id), _ASYNC)
+            return Reply(202, bodies.accepted(prediction.id), _ASYNC)
         if streamed:
             return await self._follow(request, prediction)
         return await self._watch(request, prediction)
@@ -262,13 +264,20 @@ class Handlers:
         return shown(200, prediction.pieces(), (_VARY,))
 
 
+def _metrics_route(metrics: Metrics) -> Handler:
+    async def answer(request: Request) -> Reply | Stream:
+        return Text(await metrics.scrape(), 200, _METRICS_HEADERS)
+
+    return answer
+
+
 def _probe(health: HealthSnapshot, good: Callable[[HealthSnapshot], bool]) -> Reply:
     body: dict[str, Any] = {"status": health.status}
-    return Reply(200 if good(health) else 503, wire.encode(body | {"draining": True} if health.draining else body))
+    return Reply(200 if good(health) else 503, bodies.encode(body | {"draining": True} if health.draining else body))
 
 
 def _absent(family: Family) -> Reply:
-    return Reply(404, wire.encode({"error": family.absent}))
+    return Reply(404, bodies.encode({"error": family.absent}))
 
 
 def _no_streaming(family: Family, id: str | None) -> Reply:
@@ -277,12 +286,12 @@ def _no_streaming(family: Family, id: str | None) -> Reply:
 
 def _rejected(refusal: Exception) -> Reply:
     status, body = refused(refusal)
-    return Reply(status, wire.encode(body), (_VARY,))
+    return Reply(status, bodies.encode(body), (_VARY,))
 
 
 def _refuse(status: int, text: str, id: str | None) -> Reply:
     body = {"error": text}
-    return Reply(status, wire.encode(body if id is None else {**body, "id": id}), (_VARY,))
+    return Reply(status, bodies.encode(body if id is None else {**body, "id": id}), (_VARY,))
 
 
 def _resumes(request: Request) -> bool:

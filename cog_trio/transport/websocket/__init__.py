@@ -1,0 +1,1 @@
+"""Predictions over a WebSocket."""

@@ -18,13 +18,13 @@ import msgspec
 import trio
 
 from cog_trio.bridge.protocol import Json, Mode
-from cog_trio.prediction import Prediction
-from cog_trio.stream import Subscription
-from cog_trio.transport.events import describe, loss
-from cog_trio.transport.http import wire
-from cog_trio.transport.http.asgi import Headers, Receive, Send
-from cog_trio.transport.http.families import TRAININGS
-from cog_trio.transport.service import GONE, REFUSALS, Service, refused
+from cog_trio.state.event_log import Subscription
+from cog_trio.state.prediction import Prediction
+from cog_trio.transport.http.api import bodies
+from cog_trio.transport.http.api.event_json import describe, loss
+from cog_trio.transport.http.api.route_families import TRAININGS
+from cog_trio.transport.http.api.router import Headers, Receive, Send
+from cog_trio.transport.http.api.service_interface import GONE, REFUSALS, Service, refused
 
 FOLLOWED: Final = "This prediction is followed on this socket already"
 NO_ID: Final = "must be the id of a prediction"
@@ -89,10 +89,10 @@ class Conversation:
         if isinstance(id, str):
             return None if self._service.cancel(id) else _refusal(404, {"error": GONE}, id)
         if id is not msgspec.UNSET:
-            return _refusal(422, {"detail": [wire.fault(["body", "cancel"], NO_ID)]}, None)
+            return _refusal(422, {"detail": [bodies.fault(["body", "cancel"], NO_ID)]}, None)
         try:
-            body = wire.decode_create(message)
-        except wire.BadBody as bad:
+            body = bodies.decode_create(message)
+        except bodies.BadBody as bad:
             return _refusal(bad.status, {"detail": bad.faults}, None)
         if body.id in self._followed:
             return _refusal(409, {"error": FOLLOWED}, body.id)
@@ -110,7 +110,7 @@ class Conversation:
     def _running(self, id: str | None) -> Prediction | None:
         return None if id is None else self._service.running(id)
 
-    def _create(self, body: wire.Create) -> Prediction:
+    def _create(self, body: bodies.Create) -> Prediction:
         return self._service.create(
             id=body.id,
             input=body.input_json,
@@ -154,8 +154,8 @@ class Conversation:
 
 def _message(event: bytes, id: str | None, number: int | None, data: bytes) -> bytes:
     seq = b"null" if number is None else b"%d" % number
-    return b'{"event":"%b","id":%b,"seq":%b,"data":%b}' % (event, wire.encode(id), seq, data)
+    return b'{"event":"%b","id":%b,"seq":%b,"data":%b}' % (event, bodies.encode(id), seq, data)
 
 
 def _refusal(status: int, body: dict[str, Any], id: str | None) -> bytes:
-    return _message(b"error", id, None, wire.encode({**body, "status": status}))
+    return _message(b"error", id, None, bodies.encode({**body, "status": status}))

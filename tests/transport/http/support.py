@@ -14,17 +14,17 @@ import trio
 import trio.testing
 
 from cog_trio.bridge.protocol import Mode
-from cog_trio.health import HealthSnapshot
-from cog_trio.keeping import forsaken
-from cog_trio.lifecycle import Callback, Statistics
-from cog_trio.observe.metrics import Metrics
-from cog_trio.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, WebhookEvent
-from cog_trio.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
-from cog_trio.settings import Settings
-from cog_trio.stream import Subscription
-from cog_trio.transport.http.connection import App, Connection, serve_connection
+from cog_trio.config.settings import Settings
+from cog_trio.observe.prometheus import Metrics
+from cog_trio.service.watchers import forsaken
+from cog_trio.state.event_log import Subscription
+from cog_trio.state.health import HealthSnapshot
+from cog_trio.state.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, WebhookEvent
+from cog_trio.state.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
+from cog_trio.state.service_events import Callback, Statistics
+from cog_trio.transport.http.protocol.connection import App, Connection, serve_connection
+from cog_trio.transport.http.protocol.server_state import ServerState
 from cog_trio.transport.http.routes import make_app
-from cog_trio.transport.http.server import ServerState
 
 HOST = b"host: localhost\r\n"
 

@@ -19,13 +19,14 @@ from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import validate
 
 from cog_trio.bridge.protocol import Mode
-from cog_trio.health import HealthSnapshot
-from cog_trio.input_validation import Fault, InvalidInput
-from cog_trio.observe.metrics import Metrics
-from cog_trio.refusals import AtCapacity
-from cog_trio.settings import Settings
-from cog_trio.stream import Subscription, TooManyFollowers
-from cog_trio.transport.http import server
+from cog_trio.config.settings import Settings
+from cog_trio.inputs.validation import Fault, InvalidInput
+from cog_trio.observe.prometheus import Metrics
+from cog_trio.state.event_log import Subscription, TooManyFollowers
+from cog_trio.state.health import HealthSnapshot
+from cog_trio.state.refusals import AtCapacity
+from cog_trio.transport.http.protocol import server
+from cog_trio.transport.http.protocol.server_state import ServerState
 from cog_trio.transport.http.routes import make_app
 from scenarios.faults.document import complete, pointed, read
 from tests.transport.http.support import (
@@ -42,7 +43,7 @@ DOCUMENT: Final = read()
 assert prometheus_client
 METHODS: Final = ("get", "put", "post")
 WEBSOCKET: Final = "/predictions/ws"
-HTTP: Final = Path(server.__file__).parent
+HTTP: Final = Path(server.__file__).parent.parent
 JSON: Final = "content-type: application/json"
 ASYNC: Final = "prefer: respond-async"
 SSE: Final = "accept: text/event-stream"
@@ -144,13 +145,13 @@ def test_every_status_in_the_code_is_in_the_document() -> None:
     """A number that is given to what makes replies is a status; h11 adds its own."""
     makers = {"Reply", "BadBody", "_refuse", "refuse", "shown", "RemoteProtocolError"}
     named: set[int] = set()
-    for file in [*HTTP.glob("*.py"), HTTP.parent / "service.py"]:
+    for file in HTTP.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             values: list[ast.expr] = []
             if isinstance(node, ast.Call):
                 called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
                 values = [*node.args[:1], *(word.value for word in node.keywords)] if called in makers else []
-            elif isinstance(node, ast.Return) and node.value is not None and file.name == "service.py":
+            elif isinstance(node, ast.Return) and node.value is not None and file.name == "service_interface.py":
                 values = [node.value]
             for value in values:
                 for part in ast.walk(value):
@@ -228,7 +229,7 @@ def raw(end: bytes, *headers: str) -> Case:
 
 async def crowd(nursery: trio.Nursery, method: str, path: str) -> Response:
     """One connection more than the server takes."""
-    state = server.ServerState(Settings())
+    state = ServerState(Settings())
     state.limit = 0
     ours, theirs = trio.testing.memory_stream_pair()
     there: Any = theirs

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from cog_trio.health import HealthSnapshot, State
+from cog_trio.state.health import HealthSnapshot, State
 from tests.transport.http.support import FakeService, app_of, connect, protocols
 
 __all__ = ["protocols"]

@@ -8,13 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.observe.metrics import Metrics
-from cog_trio.opening import open_service
-from cog_trio.service import PredictionService
-from cog_trio.settings import Settings
+from cog_trio.config.settings import Settings
+from cog_trio.observe.prometheus import Metrics
+from cog_trio.service.open_service import open_service
+from cog_trio.service.service import PredictionService
 from cog_trio.testing.fakes import open_fake_worker, stall
 from cog_trio.transport.http.routes import make_app
-from tests.test_service import Clock, no_threads, temporary_folder
+from tests.service.test_service import Clock, no_threads, temporary_folder
 from tests.transport.http.support import Client, connect, request
 
 __all__ = ["no_threads", "temporary_folder"]

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.input_validation import InvalidInput, MalformedInput
-from cog_trio.prediction import WebhookEvent
-from cog_trio.settings import Settings
-from cog_trio.transport.http import wire
+from cog_trio.config.settings import Settings
+from cog_trio.inputs.validation import InvalidInput, MalformedInput
+from cog_trio.state.prediction import WebhookEvent
+from cog_trio.transport.http.api import bodies
 from cog_trio.transport.http.routes import LARGE
 from tests.transport.http.support import Client, FakeService, InstantService, Response, app_of, connect
 
@@ -286,13 +286,13 @@ async def test_large_bodies_are_looked_at_in_a_thread(
     client: Client, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []
-    decode = wire.decode_create
+    decode = bodies.decode_create
 
-    def decode_create(body: bytes) -> wire.Create:
+    def decode_create(body: bytes) -> bodies.Create:
         threads.append(threading.get_ident())
         return decode(body)
 
-    monkeypatch.setattr(wire, "decode_create", decode_create)
+    monkeypatch.setattr(bodies, "decode_create", decode_create)
     for size, end in ((LARGE - 100, b'"}'), (LARGE, b'"}'), (LARGE, b'"')):
         response = await ask(client, "PUT", "/predictions/p", b'{"input":"' + b"x" * size + end, ASYNC)
         assert response.status == (202 if end == b'"}' else 400)

@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.settings import Settings
-from cog_trio.transport.http.access import MAX_UNREAD
-from cog_trio.transport.http.connection import App
-from cog_trio.transport.http.inbox import Inbox
+from cog_trio.config.settings import Settings
+from cog_trio.transport.http.api.access_control import MAX_UNREAD
+from cog_trio.transport.http.protocol.connection import App
+from cog_trio.transport.http.protocol.receive_queue import Inbox
+from tests.transport.http.protocol.test_http2 import Client2
 from tests.transport.http.support import FakeService, InstantService, app_of, connect, protocols, request
-from tests.transport.http.test_http2 import Client2
 from tests.transport.websocket.test_conversation import handshake, talking
 
 __all__ = ["protocols"]

@@ -14,13 +14,13 @@ import trio.testing
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from cog_trio.bridge.protocol import LogSource, MetricMode, Mode
-from cog_trio.input_validation import InvalidInput
-from cog_trio.prediction import Prediction
-from cog_trio.settings import Settings
-from cog_trio.stream import MAX_FOLLOWERS
-from cog_trio.transport.http.connection import App, serve_connection
-from cog_trio.transport.http.http1 import PING, PONG_TIME
-from cog_trio.transport.http.server import ServerState
+from cog_trio.config.settings import Settings
+from cog_trio.inputs.validation import InvalidInput
+from cog_trio.state.event_log import MAX_FOLLOWERS
+from cog_trio.state.prediction import Prediction
+from cog_trio.transport.http.protocol.connection import App, serve_connection
+from cog_trio.transport.http.protocol.http1 import PING, PONG_TIME
+from cog_trio.transport.http.protocol.server_state import ServerState
 from cog_trio.transport.websocket.conversation import Conversation
 from tests.transport.http.support import FakeService, app_of, connect, request
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 import trio.testing
 
-from cog_trio.service import PredictionService
-from tests.test_service import Clock, no_threads, temporary_folder
+from cog_trio.service.service import PredictionService
+from tests.service.test_service import Clock, no_threads, temporary_folder
 from tests.transport.http.support import app_of
 from tests.transport.http.test_queue import SETTINGS, service
 from tests.transport.websocket.test_conversation import talking

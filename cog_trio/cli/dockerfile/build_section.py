@@ -1,0 +1,222 @@
+"""The build section of cog.yaml, as ``dockerfile`` needs it: read and checked, with file, line and key in each error.
+
+Nothing here runs or fetches anything: the same cog.yaml and requirements files give the same ``Build``. What Cog's own
+build does and this one does not is told by ``warnings``, one line each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cog_trio.cli.dockerfile.requirements import NAME, normalized, read_requirements
+from cog_trio.config.cog_yaml import BUILD_KEYS, FILE, KEYS, Config, environment, load
+from cog_trio.config.yaml_source import Mark, read
+
+PYTHON: Final = "3.13"  # where cog.yaml names none, as Cog has it
+VERSION: Final = re.compile(r"3\.(\d+)(\.\d+)?")
+OLDEST: Final = 10  # minor version of Python that cog-trio runs on
+PACKAGE: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+|/[a-z0-9-]+)?")
+OPTION: Final = re.compile(r"(^|\s)-")
+HEREDOC: Final = re.compile(r"(^|\s)\d*<<-?[\"']?\w")  # a word that Docker takes for the start of one
+MOUNT: Final = re.compile(r"[^\s,\"'\\$]+")
+READ: Final = (
+    "python_version",
+    "python_requirements",
+    "python_packages",
+    "system_packages",
+    "pre_install",
+    "run",
+    "environment",
+    "gpu",
+)
+IGNORED: Final[Mapping[str, str]] = {
+    "cuda": "no CUDA is installed; take a base image that has it (--base)",
+    "cudnn": "no cuDNN is installed; take a base image that has it (--base)",
+    "sdk_version": "the SDK of cog-trio is installed, whatever version of Cog's is named",
+    "python_overrides": "not supported; pin the versions in the requirements",
+    "fast": "has no meaning here",
+}
+REFUSED: Final = re.compile(
+    r"PATH|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|PYTHONUNBUFFERED|LIBRARY_PATH|HF_ENDPOINT|HF_HUB_ENABLE_HF_TRANSFER"
+    r"|(R8|REPLICATE|CUDA|NVIDIA|NV|PGET|KUBERNETES)_.*"
+)  # what Cog lets nobody set
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the image, and the secrets that it sees."""
+
+    text: str
+    mounts: tuple[str, ...] = ()  # as RUN --mount takes them
+
+
+@dataclass(frozen=True)
+class Build:
+    """What the image is made from."""
+
+    config: Config
+    python: str = PYTHON
+    system_packages: tuple[str, ...] = ()
+    python_packages: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()  # files, the named one first, then those that it includes
+    hashed: bool = False  # the requirements carry hashes
+    names: frozenset[str] = frozenset()  # of all distributions that are required, normalized
+    before: tuple[Command, ...] = ()
+    after: tuple[Command, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  # while building
+    gpu: bool = False
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()  # keys that nobody reads, one line each
+
+    @property
+    def runtime_required(self) -> bool:
+        """Whether the requirements name cog-trio themselves."""
+        return "cog-trio" in self.names
+
+
+def read_build(folder: Path) -> Build:
+    """Read the cog.yaml of a folder, and the requirements files that it names.
+
+    Raises:
+      BadModel, BadFile: with one line for the user.
+    """
+    path = folder / FILE
+    config = load(path)
+    top = read(path).fields()
+    section = top.get("build")
+    fields = {} if section is None else section.fields("a mapping")
+    if section is not None:
+        section.slips(fields, READ, IGNORED)
+    _one_line(top.get("environment"))
+    packages = tuple(_python_packages(fields.get("python_packages")))
+    requirements = read_requirements(folder, fields.get("python_requirements"))
+    if packages and requirements.files:
+        fields["python_packages"].wrong("and python_requirements are both there: keep python_requirements")
+    return Build(
+        config,
+        _python(fields.get("python_version")),
+        tuple(dict.fromkeys(_system_packages(fields.get("system_packages")))),
+        packages,
+        requirements.files,
+        requirements.hashed,
+        requirements.names | {normalized(name[0]) for name in map(NAME.match, packages) if name},
+        tuple(_commands(fields.get("pre_install"))),
+        tuple(_commands(fields.get("run"))),
+        _one_line(fields.get("environment")),
+        _truth(fields.get("gpu")),
+        (*config.warnings, *_warnings(top, fields, config)),
+        tuple(_unknown(top, fields)),
+    )
+
+
+def _python(mark: Mark | None) -> str:
+    """The version as it is written: unquoted 3.10 is 3.1 to others, here it is meant."""
+    if mark is None or mark.empty:
+        return PYTHON
+    match = VERSION.fullmatch(mark.raw.strip()) if mark.is_a("str", "float") else None
+    if match is None:
+        mark.wrong('must be a version like "3.12"')
+    if int(match[1]) < OLDEST:
+        mark.wrong(f"is {match[0]}, but cog-trio needs Python 3.{OLDEST} or newer")
+    return match[0]
+
+
+def _python_packages(mark: Mark | None) -> Iterator[str]:
+    for item in mark.items("a list of texts") if mark is not None else ():
+        text = item.text().strip()
+        if not text or not text.isprintable():
+            item.wrong("must be a text on one line")
+        if OPTION.search(text):
+            item.wrong("holds an option of pip: write it into a file, and name that by python_requirements")
+        yield text
+
+
+def _system_packages(mark: Mark | None) -> Iterator[str]:
+    for item in mark.items("a list of package names") if mark is not None else ():
+        name = item.text().strip()
+        if not PACKAGE.fullmatch(name):
+            item.wrong(f"must be the name of a Debian package, not {name[:60]!r}")
+        yield name
+
+
+def _commands(mark: Mark | None) -> Iterator[Command]:
+    for item in mark.items("a list of commands") if mark is not None else ():
+        if not item.is_a("map"):
+            yield Command(_command(item))
+            continue
+        fields = item.fields()
+        item.slips(fields, ("command", "mounts"))
+        if "command" not in fields:
+            item.wrong("must be a command, or a mapping with command in it")
+        yield Command(
+            _command(fields["command"]), tuple(map(_mount, fields["mounts"].items())) if "mounts" in fields else ()
+        )
+
+
+def _command(mark: Mark) -> str:
+    text = mark.text("a command").strip()
+    if not text:
+        mark.wrong("must be a command")
+    lines = text.split("\n")
+    if any(not line.rstrip().endswith("\\") for line in lines[:-1]) or "\0" in text:
+        mark.wrong(r"has a line that does not end in \: give each command an item of its own")
+    if lines[-1].rstrip().endswith("\\"):
+        mark.wrong(r"ends in \, which would join it with what comes after it")
+    if HEREDOC.search(text):
+        mark.wrong("begins a here-document, for which a Dockerfile would take all lines after it: use printf")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _mount(mark: Mark) -> str:
+    fields = mark.fields("a mapping of type, id and target")
+    mark.slips(fields, ("type", "id", "target"))
+    parts = {}
+    for name in ("type", "id", "target"):
+        if name not in fields or not MOUNT.fullmatch(fields[name].text()):
+            (fields.get(name) or mark).wrong(f"needs a {name}, without spaces, quotes and commas")
+        parts[name] = fields[name].raw
+    if parts["type"] != "secret":
+        fields["type"].wrong("must be secret")
+    return ",".join(f"{name}={value}" for name, value in parts.items())
+
+
+def _one_line(mark: Mark | None) -> dict[str, str]:
+    """Variables as a Dockerfile can set them."""
+    pairs = environment(mark)
+    for item in mark.items() if mark is not None else ():
+        if not item.raw.isprintable():
+            item.wrong("holds a line break or another control character, which a Dockerfile can't")
+    return pairs
+
+
+def _truth(mark: Mark | None) -> bool:
+    if mark is None or mark.empty:
+        return False
+    if not mark.is_a("bool"):
+        mark.wrong("must be true or false")
+    return bool(mark.value())
+
+
+def _warnings(top: Mapping[str, Mark], fields: Mapping[str, Mark], config: Config) -> Iterator[str]:
+    for name, mark in fields.items():
+        where = f"{mark.path}:{mark.line}: {mark.key}"
+        if name in IGNORED and not mark.empty:
+            yield f"{where}: {IGNORED[name]}"
+        elif name == "gpu" and _truth(mark):
+            yield f"{where}: the image has no CUDA of its own; a wheel brings it, or a base image (--base)"
+        elif name == "python_version" and mark.is_a("float"):
+            yield f"{where}: write it in quotes, other readers take {mark.raw} for a number"
+    for name in config.environment:
+        if REFUSED.fullmatch(name):
+            yield f"{top['environment'].path}:{top['environment'].line}: cog build refuses to set {name}"
+
+
+def _unknown(top: Mapping[str, Mark], fields: Mapping[str, Mark]) -> Iterator[str]:
+    for known, marks in (((*KEYS, *BUILD_KEYS), top), ((*READ, *IGNORED), fields)):
+        for name, mark in marks.items():
+            if name not in known:
+                yield f"{mark.path}:{mark.line}: {mark.key} is unknown and ignored"

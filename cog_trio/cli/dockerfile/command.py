@@ -1,0 +1,64 @@
+"""``cog-trio dockerfile``: writes a Dockerfile for the model of a folder, from its cog.yaml."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from cog_trio import __version__
+from cog_trio.cli import options
+from cog_trio.config.cog_yaml import FILE, BadModel
+from cog_trio.config.yaml_source import BadFile
+
+IMAGE: Final = re.compile(r"[a-zA-Z0-9][\w./-]*(:\d+/[\w./-]+)?(:[\w.-]+)?(@sha256:[0-9a-f]{64})?")
+
+
+@click.command()
+@click.argument("folder", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-o", "--output", metavar="FILE", help="write it there, - is stdout (default)", default="-")
+@click.option("--base", metavar="IMAGE", help="base image, with apt and Python, by tag or digest")
+@click.option("--user", type=click.IntRange(1, 65_533), metavar="UID", help="run as this user instead of root")
+@click.option("--force", is_flag=True, help="overwrite a file that somebody else wrote")
+@click.option("--runtime", metavar="WHAT", help="cog-trio itself: a requirement of pip, or a wheel in FOLDER")
+def command(folder: Path, output: str, base: str | None, user: int | None, force: bool, runtime: str | None) -> int:
+    """Write a Dockerfile for the model of FOLDER, from its cog.yaml.
+
+    It stands in for cog build where an ordinary image on Debian is enough.
+    """
+    from cog_trio.cli.dockerfile.build_section import read_build
+    from cog_trio.cli.dockerfile.render import HEADER, Image, render
+
+    if base is not None and not IMAGE.fullmatch(base):
+        raise click.BadParameter(f"{base!r} is not the name of an image", param_hint="--base")
+    if runtime is not None:
+        _check_runtime(folder, runtime)
+    try:
+        build = read_build(folder)
+    except (BadModel, BadFile) as error:
+        raise click.ClickException(str(error)) from error
+    if build.config.predict is None and build.config.train is None:
+        raise click.ClickException(f"{folder / FILE} names no model: it has none of run, predict and train")
+    for warning in (*build.warnings, *build.unknown):
+        print(f"{options.NAME}: warning: {warning}", file=sys.stderr)
+    text = render(build, Image(runtime or f"cog-trio=={__version__}", base, user))
+    if output == "-":
+        sys.stdout.write(text)
+        return 0
+    try:
+        if not force and os.path.exists(output) and not Path(output).read_bytes().startswith(HEADER.encode()):
+            raise click.ClickException(f"{output} is there and was not written by this command: --force overwrites it")
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"can't write {output}: {error.strerror}") from error
+    return 0
+
+
+def _check_runtime(folder: Path, runtime: str) -> None:
+    inside = not runtime.startswith("/") and ".." not in Path(runtime).parts
+    if not runtime.isprintable() or (runtime.endswith(".whl") and not (inside and (folder / runtime).is_file())):
+        raise click.BadParameter(f"{runtime!r} is no wheel inside of {folder}", param_hint="--runtime")

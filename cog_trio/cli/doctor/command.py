@@ -1,0 +1,157 @@
+"""``cog-trio doctor``: looks a model over and says what is wrong, what is old, and what may be missing.
+
+What can be read is read in this process (cog.yaml, the source, the requirements); whether the model loads is found out
+by a worker, so user code never runs here. Problems make the exit code 1; old names and hints don't, old models run.
+With ``--fix`` what is mechanical is mended first, file by file, and shown as a difference.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cog_trio.cli import options
+from cog_trio.cli.launch_plan import Launch, plan
+from cog_trio.config.cog_yaml import FILE, BadModel, Target, find
+from cog_trio.orchestrator.spawn import spawn
+
+if TYPE_CHECKING:
+    from cog_trio.cli.doctor.findings import Finding
+
+UNWELL: Final = 1  # exit code
+REST: Final = {"deprecated": "{} deprecated (may stay)", "hint": "{} to look at"}
+
+
+@click.command()
+@click.argument("model", default=".")
+@click.option("--fix", is_flag=True, help="replace old names where nothing is unclear, and show the difference")
+@click.option("--setup", is_flag=True, help="run setup() as well, which may load weights")
+def command(model: str, fix: bool, setup: bool) -> int:
+    """Check MODEL: does it load, and what should be changed?
+
+    MODEL is named as for serve. Exit code 1 if it can't be served as it is; old names and hints are no problem.
+    """
+    from cog_trio.cli.doctor.findings import PROBLEM
+
+    try:
+        target = find(model)
+    except BadModel as error:
+        if not Path(model.rpartition(":")[0] or model).exists():
+            raise click.ClickException(str(error)) from error
+        print(f"{error}")
+        return _verdict(model, [PROBLEM])
+    found = list(_read(target))
+    if fix and any(finding.edits for finding in found):
+        _fix(found)
+        target = find(model)
+        found = list(_read(target))
+    for finding in found:
+        print(finding)
+    kinds: list[str] = [finding.kind for finding in found]
+    if PROBLEM not in kinds:
+        cause = _examine(replace(plan(model, {}, terminal=False), warnings=()), setup)
+        if cause is not None:
+            print(f"{target.predict or target.train}: {PROBLEM}: {' '.join(cause.split())}{_advice(cause, target)}")
+            kinds.append(PROBLEM)
+    return _verdict(model, kinds, setup)
+
+
+def _examine(plan: Launch, setup: bool) -> str | None:
+    """Why the model does not load, or with ``setup`` can't be set up; None if it does. What it printed meanwhile goes
+    to stderr if so, or if it was set up. A signal ends us at once, and our guardian the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with spawn(plan.folder, plan.variables()) as process:
+        from cog_trio.cli.schema.describe_model import load
+
+        loaded = load(plan, process, setup=setup)
+    if setup or loaded.cause is not None:
+        sys.stderr.write(loaded.printed)
+    return loaded.cause
+
+
+def _advice(cause: str, target: Target) -> str:
+    """For a package that is missing here: what to install. cog.yaml speaks of the image, nobody installs it here."""
+    from cog_trio.cli.dockerfile.build_section import read_build
+    from cog_trio.config.yaml_source import BadFile
+
+    if not cause.startswith("ModuleNotFoundError"):
+        return ""
+    arguments: list[str] = []
+    if (target.folder / FILE).is_file():
+        with suppress(BadModel, BadFile):  # has been told as a hint
+            build = read_build(target.folder)
+            files = [f"-r {shlex.quote(str(target.folder / name))}" for name in build.requirements[:1]]
+            arguments = [*files, *map(shlex.quote, build.python_packages)]
+    return f"; install it here: pip install {' '.join(arguments)}" if arguments else "; install it beside cog-trio"
+
+
+def _read(target: Target) -> Iterator[Finding]:
+    """All that is found without running anything."""
+    from cog_trio.cli.dockerfile.build_section import read_build
+    from cog_trio.cli.doctor.deprecated_names import Subject, deprecated, imported_elsewhere, older_key
+    from cog_trio.cli.doctor.findings import PROBLEM, Finding
+    from cog_trio.cli.doctor.missing_requirements import unnamed
+    from cog_trio.cli.doctor.python_source import Source
+    from cog_trio.config.yaml_source import BadFile
+
+    build = None
+    if (target.folder / FILE).is_file():
+        yield from older_key(target.folder / FILE)
+        try:
+            build = read_build(target.folder)
+            for line in build.unknown:
+                where, _, text = line.partition(": ")
+                yield Finding("hint", where, text)
+        except (BadModel, BadFile) as error:  # serving does not need the build section: no problem of this machine
+            yield Finding("hint", str(target.folder / FILE), f"no image can be built: {error}")
+    for reference, train in ((target.predict, False), (target.train, True)):
+        if reference is None:
+            continue
+        file, _, name = reference.partition(":")
+        path = target.folder / file
+        try:
+            source = Source(path, file)
+        except SyntaxError as error:
+            yield Finding(PROBLEM, f"{file}:{error.lineno or 1}", f"SyntaxError: {error.msg}")
+            continue
+        except (OSError, ValueError) as error:
+            yield Finding(PROBLEM, file, str(error))
+            continue
+        yield from deprecated(Subject(source, name or None, imported_elsewhere(target.folder, path), train))
+        if build is not None and not train:
+            yield from unnamed(source, target.folder, build.names)
+
+
+def _fix(found: list[Finding]) -> None:
+    """Make all edits, file by file.
+
+    Raises:
+      click.ClickException: a file can't be written.
+    """
+    from cog_trio.cli.doctor.findings import mend
+
+    edits = {edit for finding in found for edit in finding.edits}
+    for path in sorted({edit.path for edit in edits}):
+        try:
+            sys.stdout.write(mend(path, (edit for edit in edits if edit.path == path)))
+        except OSError as error:
+            raise click.ClickException(f"can't write {path}: {error.strerror}") from error
+
+
+def _verdict(model: str, kinds: list[str], setup: bool = False) -> int:
+    """Say how it stands; the exit code."""
+    problems = kinds.count("problem")
+    state = (
+        f"{problems} to mend" if problems else "loads and is set up" if setup else "loads (--setup runs setup() too)"
+    )
+    said = [state, *(words.format(kinds.count(kind)) for kind, words in REST.items() if kind in kinds)]
+    print(f"{options.NAME}: {model}: {'; '.join(said)}", file=sys.stderr)
+    return UNWELL if problems else 0

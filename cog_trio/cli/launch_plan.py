@@ -1,0 +1,75 @@
+"""What a MODEL, the flags and the environment come to: everything that is known before a worker is spawned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import click
+
+from cog_trio.cli import options
+from cog_trio.config import settings
+from cog_trio.config.cog_yaml import BadModel, find
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything that is known before the event loop starts."""
+
+    name: str  # of the program, before its error lines
+    settings: settings.Settings
+    folder: str  # where the worker starts
+    predict: str | None
+    train: str | None
+    environment: dict[str, str]  # of the worker, over ours
+    warnings: tuple[str, ...] = ()
+    terminal: bool = False  # somebody looks at it: show the first screen
+    again: Callable[[], Launch] | None = None  # the same, with cog.yaml read anew
+
+    def variables(self) -> dict[str, str]:
+        """Those of the worker's environment, over ours."""
+        return {**self.environment, **settings.worker_variables(self.settings)}
+
+
+def read_settings(flags: Mapping[str, str | Sequence[str]]) -> tuple[settings.Settings, list[str]]:
+    """Settings without a model, and the warnings.
+
+    Raises:
+      click.ClickException: with one line for the user.
+    """
+    try:
+        return settings.read(flags, os.environ)
+    except settings.BadSetting as error:
+        raise click.ClickException(str(error)) from error
+
+
+def colours() -> bool:
+    """Whether a terminal may get colours."""
+    return not (os.environ.get("NO_COLOR") or os.environ.get("COG_NO_COLOR"))
+
+
+def plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mode: str = options.PREDICT) -> Launch:
+    """The plan of one command.
+
+    Raises:
+      click.ClickException: with one line for the user.
+    """
+    environ = dict(os.environ)
+    try:
+        target = find(model, train_only=x_mode == options.TRAIN)
+        chosen, warnings = settings.read(flags, environ, file=target.config.settings(), terminal=terminal)
+    except (BadModel, settings.BadSetting) as error:
+        raise click.ClickException(str(error)) from error
+    return Launch(
+        options.NAME,
+        chosen,
+        str(target.folder),
+        target.predict,
+        target.train,
+        target.config.unset(environ),
+        (*target.config.warnings, *warnings),
+        terminal and chosen.log_format == "console",
+        partial(plan, model, flags, terminal, x_mode),
+    )

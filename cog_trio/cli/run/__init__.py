@@ -1,0 +1,1 @@
+"""``cog-trio run`` and ``cog-trio train``."""

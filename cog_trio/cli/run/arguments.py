@@ -1,0 +1,149 @@
+"""What ``run`` and ``train`` are asked for: their options, and the two ways they go, here or on another server.
+
+Everything that can be wrong without the model is found out here, before a worker is spawned: ``name=value``, the
+JSON, the place for the output. What a text means for its input is told by the model, later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import click
+
+from cog_trio.cli import options
+from cog_trio.cli.launch_plan import Launch, colours, plan, read_settings
+from cog_trio.cli.run.input_parser import json_object, pair
+from cog_trio.cli.run.output_writer import check_destination
+from cog_trio.cli.run.run_request import Ask
+from cog_trio.cli.signals import noted_signals
+from cog_trio.orchestrator.spawn import spawn
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FIELDS: Final = (
+    "url",
+    "auth_token",
+    "cafile",
+    "setup_timeout",
+    "predict_timeout",
+    "cancel_grace",
+    "download_limit",
+    "download_timeout",
+    "input_hosts",
+    "log_limit",
+    "gpus",
+)
+
+
+def asking(function: F) -> F:
+    """The options of ``run`` and ``train``."""
+    for decorate in reversed(
+        (
+            options.model,
+            click.option(
+                "-i",
+                "--input",
+                "inputs",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="an input: its text, @FILE for a file, @- for stdin; repeated for a list",
+            ),
+            click.option(
+                "--json",
+                "json_text",
+                metavar="JSON",
+                help="inputs as a JSON object: itself, @FILE, or @- for stdin; the result is printed as JSON too",
+            ),
+            click.option(
+                "-o",
+                "--output",
+                "destination",
+                metavar="PATH",
+                shell_complete=options.files,
+                help="where the output goes: a file, a folder, or - for stdout  [default: printed; files: output.*]",
+            ),
+            click.option(
+                "-e",
+                "--env",
+                "environment",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="a variable of the model's environment; may be repeated",
+            ),
+            options.options(only=FIELDS),
+            click.option("--debug", is_flag=True, help="tell more on stderr: the log of the runtime, and tracebacks"),
+        )
+    ):
+        decorate(function)
+    return function
+
+
+def answer(
+    mode: str,
+    *,
+    model: str,
+    inputs: Sequence[str],
+    json_text: str | None,
+    destination: str | None,
+    environment: Sequence[str],
+    debug: bool,
+    **values: Any,
+) -> int:
+    """Do what was asked for; the exit code.
+
+    Raises:
+      click.ClickException: with one line for the user.
+    """
+    if "=" in model and not os.path.exists(model):
+        raise click.UsageError(f"MODEL is {model!r}: is -i missing in front of it?")
+    given = options.given(values)
+    ask = _ask(mode, model, inputs, json_text, destination, debug)
+    variables = dict(_pairs("-e", environment))
+    chosen, _ = read_settings(given)
+    if chosen.url is not None:
+        if variables:
+            raise click.UsageError("-e is for models that run here: --url names another server")
+        if model != ".":
+            raise click.UsageError(
+                f"both MODEL ({model}) and --url (or COG_TRIO_URL) are given: the server has a model of its own"
+            )
+        with noted_signals() as early:
+            from cog_trio.cli.run.remote_run import run_there
+
+            return run_there(chosen, early, ask)
+    launch = plan(model, given, terminal=False, x_mode=mode)
+    if mode == options.TRAIN and launch.train is None:
+        raise click.ClickException(f"{model} has no training")
+    return _run_here(replace(launch, environment={**launch.environment, **variables}), ask)
+
+
+def _run_here(plan: Launch, ask: Ask) -> int:
+    with noted_signals() as early, spawn(plan.folder, plan.variables()) as process:
+        from cog_trio.cli.run.local_run import run_here
+
+        return run_here(plan, process, early, ask)
+
+
+def _ask(
+    mode: str, model: str, inputs: Sequence[str], json_text: str | None, destination: str | None, debug: bool
+) -> Ask:
+    pairs = tuple(_pairs("-i", inputs))
+    if (fault := check_destination(destination)) is not None:
+        raise click.ClickException(fault)
+    ask = Ask(mode, model, pairs, {}, destination, json_text is not None, debug, colours())
+    if json_text is None:
+        return ask
+    try:
+        return replace(ask, given=json_object(json_text, ask.read))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _pairs(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    try:
+        return [pair(text) for text in texts]
+    except ValueError as error:
+        raise click.UsageError(f"{flag}: {error}") from error

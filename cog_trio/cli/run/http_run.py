@@ -1,0 +1,206 @@
+"""A run on another server over HTTP: one request that waits for it, or reads its events, and what goes on beside.
+
+The run has an id of ours, so that it can be cancelled and looked at. Where the server streams, events come by
+server-sent events; everywhere else a request waits for the end, and the state is read now and then beside it, for
+what the model prints and yields meanwhile. A server that can't be asked for the state (Cog's own) is asked once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import trio
+
+from cog_trio.cli.run.display import Display
+from cog_trio.cli.run.output_writer import BadOutput
+from cog_trio.cli.run.remote_server import Gone, Refused, Server, finished, refusal, understood
+from cog_trio.cli.run.session import encode
+from cog_trio.net.http_client import error_reason, open_body
+
+if TYPE_CHECKING:
+    from cog_trio.cli.run.console import Console
+    from cog_trio.cli.run.session import Stop
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+LOOK: Final = 0.5  # seconds between two looks at the state
+SILENCE: Final = 60.0  # seconds without a byte of a stream, which has a comment every 15 s: it is dead
+CANCEL: Final = 10.0  # seconds for a cancel to be taken
+LARGEST: Final = 2**31  # bytes of an event: an output with its files
+WAITS: Final = httpx.Timeout(10.0, read=None, write=None, pool=None)
+STREAMS: Final = httpx.Timeout(10.0, read=SILENCE, write=None, pool=None)
+
+
+class Exchange:
+    """One run."""
+
+    def __init__(self, server: Server, family: str, display: Display, console: Console, stop: Stop) -> None:
+        self._server = server
+        self._display = display
+        self._console = console
+        self._stop = stop
+        self._url = f"{server.base}/{family}/run-{secrets.token_hex(8)}"
+        self._cancel = trio.Event()
+        self._logs = 0  # characters that were shown
+
+    async def stream(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run it and show its events; gives it at its end.
+
+        Raises:
+          Refused, Gone: with the text for the user.
+          BadOutput: a file of the output can't be written.
+        """
+        return await self._beside(self._stream, values)
+
+    async def wait(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run it and wait; gives it at its end. Raises: as ``stream``."""
+        return await self._beside(self._wait, values)
+
+    async def _beside(self, ask: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask, and cancel when we are told to; one error leaves the nursery as itself."""
+        outcome: Mapping[str, Any] | Exception
+        async with trio.open_nursery() as nursery:
+            self._stop.gently = self._cancel.set
+            nursery.start_soon(self._cancel_when_told)
+            try:
+                outcome = await ask(await trio.to_thread.run_sync(encode, {"input": values}), nursery)
+            except (Refused, Gone, BadOutput) as error:
+                outcome = error
+            except httpx.HTTPError as error:
+                outcome = Gone(f"{self._server.url} went away: {error_reason(error)}")
+            nursery.cancel_scope.cancel()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _cancel_when_told(self) -> None:
+        await self._cancel.wait()
+        with trio.move_on_after(CANCEL):
+            try:
+                reply = await self._server.client.post(f"{self._url}/cancel", headers=self._server.headers)
+            except httpx.HTTPError:
+                reply = None  # the connection of the run has the word
+            if reply is not None and reply.status_code == 200:
+                return
+        self._stop.scope.cancel()  # the end of our request is a cancel too
+
+    # Waiting.
+
+    async def _wait(self, body: bytes, nursery: trio.Nursery) -> Mapping[str, Any]:
+        nursery.start_soon(self._look)
+        headers = {**self._server.headers, "content-type": JSON}
+        reply = await self._server.client.put(self._url, content=body, headers=headers, timeout=WAITS)
+        if reply.status_code != 200:
+            raise refusal(reply.status_code, reply.content)
+        with understood("the prediction"):
+            prediction = finished(json.loads(reply.content))
+        self._show_logs(prediction)
+        return prediction
+
+    async def _look(self) -> None:
+        """Show what is there so far, now and then."""
+        while True:
+            await trio.sleep(LOOK)
+            try:
+                reply = await self._server.client.get(self._url, headers=self._server.headers)
+            except httpx.HTTPError:
+                continue  # the request that waits has the word
+            if reply.status_code == 405:
+                return
+            if reply.status_code != 200:
+                continue
+            try:
+                prediction = json.loads(reply.content)
+            except (ValueError, RecursionError):
+                continue  # as above
+            if not isinstance(prediction, dict):
+                continue
+            if prediction.get("status") != "starting":
+                self._console.phase("Running")
+            self._show_logs(prediction)
+            output = prediction.get("output")
+            if isinstance(output, list):
+                try:
+                    await self._display.items(0, output)
+                except BadOutput:
+                    return  # the end tries it once more, and says so
+
+    def _show_logs(self, prediction: Mapping[str, Any]) -> None:
+        logs = prediction.get("logs")
+        if not isinstance(logs, str):
+            return
+        self._display.log(logs[self._logs :])
+        self._logs = len(logs)
+
+    # Events.
+
+    async def _stream(self, body: bytes, nursery: trio.Nursery) -> Mapping[str, Any]:
+        headers = {**self._server.headers, "content-type": JSON, "accept": EVENTS}
+        client = self._server.client
+        async with client.stream("PUT", self._url, content=body, headers=headers, timeout=STREAMS) as reply:
+            if reply.status_code != 200 or not reply.headers.get("content-type", "").startswith(EVENTS):
+                raise refusal(reply.status_code, await reply.aread())
+            async with open_body(reply) as pieces, aclosing(events(pieces)) as stream:
+                async for event, data in stream:
+                    if (prediction := await show_event(event, data, self._display, self._console)) is not None:
+                        return prediction
+        raise Gone(f"{self._server.url} went away: the stream ended before the run did")
+
+
+async def show_event(event: str, data: Any, display: Display, console: Console) -> Mapping[str, Any] | None:
+    """Show one event, of whichever stream; gives the run when it is over."""
+    index, chunk, text, lost = 0, None, "", 0
+    with understood(f"the event {event}"):
+        if event == "completed":
+            return finished(data)
+        if event == "log":
+            text = str(data["data"])
+        elif event == "output":
+            index, chunk = int(data["index"]), data["chunk"]
+        elif event == "error":
+            lost = int(data.get("skipped") or 0)
+    if event == "start":
+        console.phase("Running")
+    elif event == "output":
+        await display.items(index, [chunk])
+    elif text:
+        display.log(text)
+    elif lost:
+        console.say(f"{lost} events were lost on the way")
+    await console.room()
+    return None
+
+
+async def events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, Any], None]:
+    """Server-sent events out of a body in pieces: name and decoded data.
+
+    Raises:
+      Refused: one of them is no event, or larger than ``LARGEST``.
+    """
+    name, data, begun, size = "", bytearray(), [b""], 0
+    async for piece in pieces:
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            line = b"".join([*begun, end]).removesuffix(b"\r")  # once: a line may be a file
+            begun = []
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"event":
+                name = value.decode(errors="replace")
+            elif field == b"data":
+                data += value
+            elif not line:
+                if name:
+                    with understood(f"the event {name}"):
+                        decoded = json.loads(data)
+                    yield name, decoded
+                name, data, size = "", bytearray(), 0
+        begun.append(rest)
+        size += len(piece)
+        if size > LARGEST:
+            raise Refused(f"the server sends an event of more than {LARGEST} bytes")

@@ -1,0 +1,229 @@
+"""A prediction or training that runs here: a service of its own, without HTTP, for one run.
+
+Setup's text and what the model prints go to stderr as they come. Output files come as files, not as data URLs: the
+service puts them into a folder of ours, from where they are moved to their places. Ctrl-C cancels the run and shows
+what its clean-up prints; a second one kills the worker. Leaving the service ends and reaps the worker on every way.
+
+This module imports the rest of the package, so it is imported only after the worker was spawned (D46).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+import cog_trio
+from cog_trio.bridge.json_value import decode_json
+from cog_trio.cli.options import NAME
+from cog_trio.cli.run.display import FAILED, Display, fault_line, look_of, refuse
+from cog_trio.cli.run.input_parser import BadInputs, Inputs
+from cog_trio.cli.run.output_writer import BadOutput, Shape
+from cog_trio.cli.run.session import Stop, encode, run_session
+from cog_trio.files.workspace import open_workspace
+from cog_trio.state.event_log import Event, LogEvent, Mark, Subscription
+
+if TYPE_CHECKING:
+    from cog_trio.cli.launch_plan import Launch
+    from cog_trio.cli.run.console import Console
+    from cog_trio.cli.run.run_request import Ask
+    from cog_trio.orchestrator.spawn import WorkerProcess
+
+OURS: Final[Mapping[str, Any]] = {  # whatever variables say to servers: one worker, for one run
+    "workers": 1,
+    "respawn": False,
+    "queue": 0,
+    "ready_file": None,
+    "stream_history": 1024,
+}
+LONG: Final = 400  # characters of a line that is not said twice
+STARTING: Final = "STARTING"
+READY: Final = ("READY", "BUSY", "UNHEALTHY")
+
+
+def run_here(plan: Launch, process: WorkerProcess, early: Sequence[int], ask: Ask) -> int:
+    """Run it to its end; the exit code."""
+
+    async def body(console: Console, stop: Stop) -> int:
+        with _logging(console, stop, ask.debug):
+            for warning in plan.warnings:
+                console.say(f"{NAME}: warning: {warning}")
+            async with open_workspace() as workspace:
+                staging = workspace.run_folder()
+                os.mkdir(staging, 0o700)
+                return await _Run(plan, process, ask, console, stop, staging).run()
+
+    return trio.run(run_session, early, ask.colour, ask.debug, body)
+
+
+class _Run:
+    def __init__(
+        self, plan: Launch, process: WorkerProcess, ask: Ask, console: Console, stop: Stop, staging: str
+    ) -> None:
+        self._plan = plan
+        self._process = process
+        self._ask = ask
+        self._console = console
+        self._stop = stop
+        self._staging = staging
+
+    async def run(self) -> int:
+        plan, stop = self._plan, self._stop
+        stop.hard = self._kill
+        self._console.phase(f"Setting up {plan.predict or plan.train}")
+        async with cog_trio.open_service(
+            plan.predict,
+            settings=replace(plan.settings, **OURS),
+            worker=self._process,
+            train=plan.train,
+            cwd=plan.folder,
+            environment=plan.environment,
+            output_folder=self._staging,
+        ) as service:
+            await _described(service)
+            if service.schema is None:
+                return FAILED  # the log has said why
+            return await self._predict(service, json.loads(service.schema))
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._stop.scope.cancel()
+
+    async def _predict(self, service: cog_trio.PredictionService, document: dict[str, object]) -> int:
+        ask, console = self._ask, self._console
+        inputs = Inputs.of(document, ask.mode)
+        try:  # beside setup: what is wrong is told at once
+            input = await trio.to_thread.run_sync(_input, inputs, ask, abandon_on_cancel=True)
+            health = await service.wait_started()
+            if health.status not in READY:
+                return FAILED
+            prediction = service.create(input=input, streamed=True, mode=cog_trio.Mode(ask.mode))
+        except BadInputs as bad:
+            return refuse(console, bad.faults)
+        except cog_trio.InvalidInput as invalid:
+            return refuse(console, [fault_line(fault["loc"], fault["msg"]) for fault in invalid.faults])
+        except cog_trio.Rejected as refusal:
+            console.say(f"{NAME}: {refusal}")
+            return FAILED
+        display = Display(console, look_of(ask), Shape(document, ask.mode), Path(self._staging).as_uri() + "/")
+        self._stop.gently = prediction.cancel
+        console.measure = partial(_fetched, prediction)
+        try:
+            with service.follow(prediction) as subscription:
+                await self._follow(prediction, subscription, display)
+        except BadOutput as error:
+            display.broken(error)
+            prediction.cancel()
+            await prediction.wait_finished()
+            return FAILED
+        return await display.finish(_ended(prediction, display))
+
+    async def _follow(self, prediction: cog_trio.Prediction, subscription: Subscription, display: Display) -> None:
+        while not subscription.over:
+            await subscription.wait()
+            batch = subscription.take()
+            if batch.lost:
+                self._console.say(f"{NAME}: {batch.lost} events were lost: what reads our output is too slow")
+            for items, several in groupby(batch.events, _is_item):
+                if items and display.wants_items:
+                    indices = [index for index in several if isinstance(index, int)]
+                    await display.items(indices[0], [_decoded(prediction, index) for index in indices])
+                    continue
+                for event in several:
+                    if isinstance(event, LogEvent):
+                        display.log(event.data)
+                    elif event is Mark.START:
+                        self._console.phase("Running")
+            await self._console.room()
+
+
+def _input(inputs: Inputs, ask: Ask) -> bytes:
+    return encode(inputs.build(ask.pairs, ask.given, ask.read))
+
+
+async def _described(service: cog_trio.PredictionService) -> None:
+    """Wait until the model has been imported, or it is clear that it won't be."""
+    known = trio.Event()
+
+    def hear(event: cog_trio.ServiceEvent) -> None:
+        if isinstance(event, (cog_trio.WorkerDescribed, cog_trio.HealthChanged)):
+            known.set()
+
+    forget = service.observe(hear)
+    try:
+        if service.schema is None and service.health().status == STARTING:
+            await known.wait()
+    finally:
+        forget()
+
+
+def _ended(prediction: cog_trio.Prediction, display: Display) -> Mapping[str, object]:
+    """The prediction at its end; without its output where that was shown, since it may be large."""
+    if display.has_shown(prediction.next_index):
+        return {"status": prediction.status.value, "error": prediction.error}
+    whole: dict[str, object] = json.loads(prediction.snapshot())
+    return whole
+
+
+def _is_item(event: Event) -> bool:
+    return isinstance(event, int)
+
+
+def _fetched(prediction: cog_trio.Prediction) -> tuple[int, int | None] | None:
+    """While inputs are on their way: how many bytes have come, and of how many."""
+    fetched = prediction.fetched
+    return None if fetched is None or fetched[0] == fetched[1] else fetched
+
+
+def _decoded(prediction: cog_trio.Prediction, index: int) -> Any:
+    output = prediction.outputs[index]
+    assert output is not None  # its event has come
+    return decode_json(output)
+
+
+class _ToConsole(logging.Handler):
+    """Text of the model that belongs to no run, as it is; of the runtime what somebody should know."""
+
+    def __init__(self, console: Console, stop: Stop, debug: bool) -> None:
+        super().__init__()
+        self._console = console
+        self._stop = stop
+        self._debug = debug
+        self._last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.name == "cog_trio.user":
+            self._console.say(text)
+            self._last = text
+        elif self._stop.code is not None and not self._debug:
+            return  # what the end that was asked for looks like inside
+        elif record.levelno >= logging.ERROR:
+            if len(self._last) > LONG and text.endswith(self._last):
+                text = text.removesuffix(self._last) + "see above"
+            self._console.say(f"{NAME}: {text}")
+        elif self._debug or record.levelno >= logging.WARNING:
+            self._console.say(f"{NAME}: {record.levelname.lower()}: {text}")
+        if self._debug and record.exc_info:
+            self._console.say(logging.Formatter().formatException(record.exc_info))
+
+
+@contextmanager
+def _logging(console: Console, stop: Stop, debug: bool) -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("cog_trio")
+    handler = _ToConsole(console, stop, debug)
+    root.addHandler(handler)
+    ours.setLevel(logging.DEBUG if debug else logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)

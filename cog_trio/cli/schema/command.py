@@ -1,0 +1,30 @@
+"""``cog-trio schema``: its arguments. ``describe_model.py`` does the rest, imported once the worker was spawned."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+
+from cog_trio.cli import options
+from cog_trio.cli.launch_plan import Launch, plan
+from cog_trio.orchestrator.spawn import spawn
+
+
+@click.command()
+@options.model
+def command(model: str) -> int:
+    """Print the OpenAPI document of MODEL.
+
+    MODEL is named as for serve. It is imported, not set up; what it prints meanwhile goes to stderr.
+    """
+    return _describe(plan(model, {}, terminal=False))
+
+
+def _describe(plan: Launch) -> int:
+    """A signal ends us at once, and our guardian the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with spawn(plan.folder, plan.variables()) as process:
+        from cog_trio.cli.schema.describe_model import print_schema
+
+        return print_schema(plan, process)

@@ -1,0 +1,71 @@
+"""What ``schema`` prints and ``doctor`` asks for: the OpenAPI document of a model.
+
+A worker imports the model, describes it and ends, before ``setup`` unless that is wanted; user code never runs in this
+process. ``schema`` shows on stderr what the model prints meanwhile, and the reason when it does not load: the place in
+the model where there is one, then one line. Signals keep their default: if we die, the guardian ends the worker.
+
+This module imports the rest of the package, so it is imported only after the worker was spawned (D46).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import trio
+
+from cog_trio.bridge.protocol import Init, Log
+from cog_trio.cli.options import fail
+from cog_trio.orchestrator.orchestrator import Event, NeverReady, open_orchestrator
+
+if TYPE_CHECKING:
+    from cog_trio.cli.launch_plan import Launch
+    from cog_trio.orchestrator.spawn import WorkerProcess
+
+DOES_NOT_LOAD: Final = 1  # exit code
+
+
+class Loaded(NamedTuple):
+    """What came of it."""
+
+    document: bytes
+    printed: str  # by the model, meanwhile
+    cause: str | None = None  # why there is no document
+
+
+def load(plan: Launch, process: WorkerProcess, *, setup: bool = False) -> Loaded:
+    """Have a worker import the model and describe it, with ``setup`` also set it up."""
+    heard: list[str] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Log):
+            heard.append(event.data)
+
+    init = Init(plan.predict, plan.train, max_concurrency=plan.settings.max_concurrency, describe=not setup)
+    try:
+        return Loaded(trio.run(_describe, plan, process, init, on_event), "".join(heard))
+    except NeverReady as error:  # a trace without a place says no more than the cause
+        return Loaded(b"", "".join(heard).removesuffix(f"{error}\n"), str(error))
+
+
+def print_schema(plan: Launch, process: WorkerProcess) -> int:
+    """Print the document; the exit code."""
+    for warning in plan.warnings:
+        print(f"{plan.name}: warning: {warning}", file=sys.stderr)
+    document, printed, cause = load(plan, process)
+    sys.stderr.write(printed)
+    sys.stderr.flush()
+    if cause is not None:
+        return fail(plan.name, f"{plan.predict or plan.train} does not load: {cause}", DOES_NOT_LOAD)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us without a word
+    sys.stdout.buffer.write(msgspec.json.format(document, indent=2) + b"\n")
+    sys.stdout.flush()
+    return 0
+
+
+async def _describe(plan: Launch, process: WorkerProcess, init: Init, on_event: Callable[[Event], None]) -> bytes:
+    async with open_orchestrator(process, init, plan.settings, on_event=on_event) as orchestrator:
+        return bytes(orchestrator.described.schema)

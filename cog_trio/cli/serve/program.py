@@ -1,0 +1,104 @@
+"""The program: one service, its HTTP server and the signals, in one nursery.
+
+Everything ends in one way: ``service.shutdown()``, called here for SIGINT and SIGTERM and by the route for
+``POST /shutdown``. The service then drains while HTTP still answers; when it has stopped, the server's scope is
+cancelled and the process leaves with 0. A second signal ends the drain at once.
+
+This module imports the rest of the package, so it is imported only after the worker was spawned (D46).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+import signal
+from collections.abc import AsyncIterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+import cog_trio
+from cog_trio.cli.log_output import open_log
+from cog_trio.cli.options import fail
+from cog_trio.cli.signals import ending_signals
+
+if TYPE_CHECKING:
+    from cog_trio.cli.launch_plan import Launch
+    from cog_trio.orchestrator.spawn import WorkerProcess
+
+log = logging.getLogger("cog_trio.cli")
+MAX_DESCRIPTORS: Final = 2**20  # more than limit_connections can ask for
+CANNOT_LISTEN: Final = 1  # exit code (D38)
+
+
+def serve(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
+    """Run the program to its end; the exit code. ``early`` holds the signals that came before."""
+    _raise_descriptor_limit()
+    with open_log(plan.settings.log_level, plan.settings.log_format):
+        for warning in plan.warnings:
+            log.warning("%s", warning)
+        return trio.run(_program, plan, process, early)
+
+
+async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
+    with trio.open_signal_receiver(*ending_signals()) as signals:
+        async with (
+            cog_trio.open_service(
+                plan.predict,
+                settings=plan.settings,
+                worker=process,
+                train=plan.train,
+                cwd=plan.folder,
+                environment=plan.environment,
+            ) as service,
+            trio.open_nursery() as nursery,
+        ):
+            try:
+                urls = await nursery.start(cog_trio.serve_http, service, plan.settings)
+            except cog_trio.CannotListen as error:
+                used = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+                hint = "; --port takes another one" if used and plan.settings.uds is None else ""
+                return fail(plan.name, f"{error}{hint}", CANNOT_LISTEN)
+            log.info("Listening on %s", ", ".join(urls), extra={"urls": urls})
+            nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown)
+            if plan.settings.reload:
+                from cog_trio.cli.serve.reload_watcher import watch
+
+                nursery.start_soon(watch, service, plan)
+            if plan.terminal:
+                from cog_trio.cli.serve.welcome import first_screen
+
+                nursery.start_soon(first_screen, service, urls, plan.predict or plan.train or "")
+            await service.wait_stopped()
+            nursery.cancel_scope.cancel()
+    return 0
+
+
+async def _watch_signals(
+    service: cog_trio.PredictionService, signals: AsyncIterable[int], early: Sequence[int], explicit: bool
+) -> None:
+    for number in early:
+        _obey(service, number, explicit)
+    async for number in signals:
+        _obey(service, number, explicit)
+
+
+def _obey(service: cog_trio.PredictionService, number: int, explicit: bool) -> None:
+    name = signal.Signals(number).name
+    if explicit and number == signal.SIGTERM:
+        log.info("%s is ignored: waiting for POST /shutdown", name)
+        return
+    then = "waiting no longer" if service.draining else "shutting down; what runs may end, a second signal cancels it"
+    log.info("%s: %s", name, then)
+    service.shutdown()
+
+
+def _raise_descriptor_limit() -> None:
+    """Room for many connections; the worker was started with the old limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # macOS has a second, lower limit: then what we have must do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

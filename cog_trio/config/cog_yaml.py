@@ -1,0 +1,190 @@
+"""From what the user named to what is served: MODEL, its folder, and what cog.yaml says about it.
+
+MODEL is a Python file, ``file.py:Name``, or a folder with a cog.yaml. The folder is where the worker starts
+(D35): the folder itself, or for a file its nearest parent with a cog.yaml, else its own folder. Of cog.yaml only
+what matters at run time is read: ``run`` (or the older ``predict``), ``train``, ``concurrency.max`` and
+``environment``. What belongs to the build may be as it likes. Nothing here imports the model: whether the class
+exists is found out by the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cog_trio.config.yaml_source import BadFile, Mark, read
+
+FILE: Final = "cog.yaml"
+KEYS: Final = ("run", "predict", "train", "concurrency", "environment")
+BUILD_KEYS: Final = ("build", "image", "model", "weights", "tests")  # of Cog, without a meaning at run time
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+UNFIT: Final = re.compile("[\0\ud800-\udfff]")  # what no variable can hold
+REFERENCE: Final = "a text like run.py:Runner"
+
+
+class BadModel(ValueError):
+    """MODEL or its cog.yaml can't be used; the text is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What cog.yaml says about running the model."""
+
+    predict: str | None = None
+    train: str | None = None
+    max_concurrency: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """What it says for the table of settings."""
+        return {} if self.max_concurrency is None else {"max_concurrency": self.max_concurrency}
+
+    def unset(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Its environment, without what is set already: that wins."""
+        return {name: value for name, value in self.environment.items() if name not in environ}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model to serve: the worker's folder, references relative to it, and its configuration."""
+
+    folder: Path
+    predict: str | None
+    train: str | None
+    config: Config
+
+
+def find(model: str, *, train_only: bool = False) -> Target:
+    """What ``cog-trio serve MODEL`` means. With ``train_only`` a file that MODEL names is that of the training.
+
+    Raises:
+      BadModel: there is no such file or folder, or its cog.yaml is wrong.
+    """
+    path = Path(model)
+    if path.is_dir():
+        return _of_folder(path, train_only)
+    name = ""
+    if not path.is_file() and ":" in model:
+        head, _, name = model.rpartition(":")
+        path = Path(head)
+        if not name.isidentifier():
+            raise BadModel(f"{name!r} in {model} is not the name of a class or function")
+    if not path.is_file():
+        raise BadModel(f"there is no file or folder {_shown(path)}")
+    if path.suffix != ".py":
+        raise BadModel(f"{_shown(path)} is not a Python file")
+    file = path.resolve()
+    folder = next((parent for parent in file.parents if (parent / FILE).is_file()), file.parent)
+    inside = str(file.relative_to(folder))
+    if ":" in inside:
+        raise BadModel(f"the name of {_shown(path)} holds a colon, which stands before a class")
+    config = load(folder / FILE) if (folder / FILE).is_file() else Config()
+    reference = f"{inside}:{name}" if name else inside
+    return Target(folder, None, reference, config) if train_only else Target(folder, reference, config.train, config)
+
+
+def load(path: Path) -> Config:
+    """Read one cog.yaml.
+
+    Raises:
+      BadModel: it can't be read, or what it says makes no sense; with the line and the key where there is one.
+    """
+    try:
+        return _config(read(path))
+    except BadFile as error:
+        raise BadModel(str(error)) from error
+
+
+def environment(mark: Mark | None) -> dict[str, str]:
+    """A list of ``NAME=value``.
+
+    Raises:
+      BadFile: it is no such list, or a name stands twice.
+    """
+    pairs: dict[str, str] = {}
+    for entry in mark.items("a list of NAME=value") if mark is not None else ():
+        name, equals, value = entry.raw.partition("=") if entry.is_a("str") else ("", "", "")
+        if not equals or not NAME.fullmatch(name) or UNFIT.search(value):
+            entry.wrong(f"must be NAME=value, not {_brief(entry)}")
+        if name in pairs:
+            entry.wrong(f"sets {name} a second time")
+        pairs[name] = value
+    return pairs
+
+
+def reference(mark: Mark | None) -> str | None:
+    """The reference of a model or of its training, None where nothing is said.
+
+    Raises:
+      BadFile: it does not look like ``file.py`` or ``file.py:Name``.
+    """
+    if mark is None or mark.empty:
+        return None
+    if mark.is_a("seq"):
+        mark.wrong(f"must be {REFERENCE}; commands of the image belong to build.run")
+    text = mark.text(REFERENCE)
+    file, colon, name = text.partition(":")
+    if not file.endswith(".py") or (colon and not name.isidentifier()):
+        mark.wrong(f"must be {REFERENCE}, not {text!r}")
+    return text
+
+
+def _config(document: Mark) -> Config:
+    fields = document.fields("a mapping, like run: run.py:Runner")
+    document.slips(fields, KEYS, BUILD_KEYS)
+    run, predict, train = (reference(fields.get(key)) for key in ("run", "predict", "train"))
+    if run is not None and predict is not None:
+        fields["predict"].wrong("is the older spelling of run, and both are there: keep run")
+    warnings: tuple[str, ...] = ()
+    if predict is not None:
+        mark = fields["predict"]
+        warnings = (f"{mark.path}:{mark.line}: predict is the older spelling of run",)
+    return Config(
+        run if predict is None else predict,
+        train,
+        _concurrency(fields.get("concurrency")),
+        environment(fields.get("environment")),
+        warnings,
+    )
+
+
+def _concurrency(section: Mark | None) -> int | None:
+    if section is None:
+        return None
+    fields = section.fields("a mapping, with concurrency.max in it")
+    section.slips(fields, ("max",), ("default_target",))
+    mark = fields.get("max")
+    if mark is None or mark.empty:
+        return None
+    value = mark.value() if mark.is_a("int") else None
+    if not isinstance(value, int) or value < 1:
+        mark.wrong(f"must be a whole number, 1 or more, not {_brief(mark)}")
+    return value
+
+
+def _of_folder(path: Path, train_only: bool) -> Target:
+    if not (path / FILE).is_file():
+        raise BadModel(f"no {FILE} in {_shown(path)}: name a Python file, or a folder with a {FILE}")
+    config = load(path / FILE)
+    predict = None if train_only else config.predict
+    if predict is None and config.train is None:
+        what = "training: it has no train" if train_only else "model: it has none of run, predict and train"
+        raise BadModel(f"{path / FILE} names no {what}")
+    for named in (predict, config.train):
+        if named is not None and not (path / named.partition(":")[0]).is_file():
+            raise BadModel(f"{path / FILE} names {named}, but there is no such file")
+    return Target(path.resolve(), predict, config.train, config)
+
+
+def _brief(mark: Mark) -> str:
+    """A wrong value, short enough for one line."""
+    return repr(mark.raw[:60]) if mark.raw else "a list or mapping" if mark.is_a("seq", "map") else "nothing"
+
+
+def _shown(path: Path) -> str:
+    return os.fspath(path) if str(path) != "." else "the current folder"

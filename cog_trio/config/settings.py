@@ -1,0 +1,386 @@
+"""Settings: the one table of flags, variables, defaults and units, and the only reader of the environment.
+
+Each field of ``Settings`` is one row. The row says which flag and which variable set it, how the text is
+parsed and what it means; the command line builds its options from these rows, and docs/reference/settings.md
+is written from them. A flag wins over a variable, a variable over cog.yaml, cog.yaml over the default.
+
+A wrong value raises ``BadSetting`` with one line for the user. Variables that Cog defined keep Cog's rule
+instead: a wrong value gives a warning, and what stands behind it in that order is used. Nothing here is read
+at import: ``read`` takes the environment as an argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from cog_trio.config.option import Option, row
+from cog_trio.config.parsers import (
+    BEARER,
+    COUNT,
+    DENIAL,
+    FORMAT,
+    GPUS,
+    GRACE,
+    HOST_PATTERN,
+    KEPT,
+    LEVEL,
+    LEVELS,
+    ORIGIN,
+    PATH,
+    PORT,
+    PREFIX,
+    REMOTE_URL,
+    SECONDS,
+    SIGNING_SECRET,
+    SIZE,
+    SLOTS,
+    SOME,
+    TEXT,
+    TOKEN,
+    TRUTH,
+    UPLOAD_URL,
+    WHOLE_SECONDS,
+    WORKERS,
+)
+from cog_trio.config.parsers import FALSE as FALSE
+from cog_trio.config.parsers import TRUE as TRUE
+
+READY_FILE: Final = "/var/run/cog/ready"  # Cog's readiness file, written under Kubernetes
+CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}  # D37
+RUST_LEVELS: Final[Mapping[str, str]] = {**LEVELS, "trace": "debug"}
+
+
+class BadSetting(ValueError):
+    """A flag or variable has a value that can't be used; the text is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that can be set; frozen. ``Settings()`` is what ``cog-trio serve`` does without flags and variables."""
+
+    host: str = row("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too", container=True)
+    port: int = row(8393, "--port", PORT, "TCP port; 0 takes a free one", container=True)
+    uds: str | None = row(None, "--uds", PATH, "listen on this Unix socket instead")
+    fd: int | None = row(None, "--fd", COUNT, "listen on this inherited descriptor instead")
+    max_concurrency: int | None = row(
+        None,
+        "--max-concurrency",
+        SLOTS,
+        "slots: predictions that run at once",
+        variable="COG_MAX_CONCURRENCY",
+        lenient=SLOTS,
+        shown="`concurrency.max` of cog.yaml, `@concurrent`, else 1",
+    )
+    workers: int = row(1, "--workers", WORKERS, "worker processes, each with all of the model and its own slots")
+    gpus: tuple[str, ...] = row(
+        (),
+        "--gpus",
+        GPUS,
+        "devices that are dealt to the workers, as `CUDA_VISIBLE_DEVICES`: `0,1`, or how many; `3,` is one by its name",
+    )
+    setup_timeout: float | None = row(
+        None,
+        "--setup-timeout",
+        SECONDS,
+        "seconds from the start of the worker until it is ready; whole ones in the variable",
+        variable="COG_SETUP_TIMEOUT",
+        lenient=WHOLE_SECONDS,
+    )
+    queue: int = row(0, "--queue", COUNT, "predictions that may wait for a slot; the next one gets 409 at once")
+    queue_timeout: float = row(60.0, "--queue-timeout", SECONDS, "seconds that a prediction may wait for a slot")
+    predict_timeout: float | None = row(
+        None, "--predict-timeout", SECONDS, "seconds from the start of a prediction until it is stopped and has failed"
+    )
+    cancel_grace: float | None = row(
+        None,
+        "--cancel-grace",
+        GRACE,
+        "seconds that a prediction may go on when it is cancelled or over its time limit; then its worker is killed",
+    )
+    drain_grace: float = row(
+        30.0,
+        "--drain-grace",
+        GRACE,
+        "seconds that predictions in flight get at shutdown",
+        aliases=("--timeout-graceful-shutdown",),
+    )
+    webhook_grace: float = row(
+        10.0, "--webhook-grace", GRACE, "seconds that the last webhooks get at shutdown, once nothing runs any more"
+    )
+    respawn: bool = row(
+        False,
+        "--respawn",
+        TRUTH,
+        "start another worker when one is lost, after a pause of 1 to 60 seconds; bare, or true or false",
+        bare=True,
+    )
+    await_explicit_shutdown: bool = row(
+        False,
+        "--await-explicit-shutdown",
+        TRUTH,
+        "ignore SIGTERM and wait for `POST /shutdown`; bare, or true or false",
+        bare=True,
+        container=True,
+    )
+    upload_url: str | None = row(
+        None,
+        "--upload-url",
+        UPLOAD_URL,
+        "where output files are put, by `PUT` to this URL and their names; without it they become data URLs",
+        container=True,
+        secret=True,
+    )
+    upload_timeout: float = row(
+        25.0, "--upload-timeout", SECONDS, "seconds without progress until one of three tries of an upload is given up"
+    )
+    download_limit: int | None = row(None, "--download-limit", SIZE, "bytes of one input that is fetched from a URL")
+    download_timeout: float = row(600.0, "--download-timeout", SECONDS, "seconds in all for the inputs from URLs")
+    input_hosts: tuple[str, ...] = row(
+        (),
+        "--input-hosts",
+        HOST_PATTERN,
+        "hosts that inputs may be fetched from: names, `*.domain`, addresses, networks, `public` (neither loopback, "
+        "link-local nor private); may be repeated",
+        shown="all",
+        many=True,
+    )
+    body_limit: int = row(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
+    log_limit: int = row(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
+    stream_grace: float = row(
+        0.0, "--stream-grace", GRACE, "seconds from the drop of a stream to the end of the prediction that it created"
+    )
+    stream_history: int = row(
+        1024,
+        "",
+        COUNT,
+        "events of a prediction that are kept for those who join or come back; 0 keeps none",
+        variable="COG_STREAM_HISTORY_CAPACITY",
+        lenient=COUNT,
+    )
+    throttle_interval: float = row(
+        0.5,
+        "",
+        GRACE,
+        "seconds from one webhook of progress to the next; 0 sends them as fast as they are taken",
+        variable="COG_THROTTLE_RESPONSE_INTERVAL",
+        lenient=GRACE,
+    )
+    webhook_secret: str | None = row(
+        None,
+        "--webhook-secret",
+        SIGNING_SECRET,
+        "signs webhooks as Standard Webhooks have it: base64, `whsec_` in front or not",
+        secret=True,
+    )
+    webhook_auth_token: str | None = row(
+        None, "", TOKEN, "bearer token sent with webhooks", variable="WEBHOOK_AUTH_TOKEN", secret=True
+    )
+    auth_token: str | None = row(
+        None,
+        "--auth-token",
+        BEARER,
+        "bearer token that requests must carry, but for probes; better by the variable: flags are seen by all users",
+        secret=True,
+    )
+    cors_origins: tuple[str, ...] = row(
+        (),
+        "--cors-origin",
+        ORIGIN,
+        "an origin whose web pages may use this server; may be repeated",
+        many=True,
+    )
+    certfile: str | None = row(
+        None,
+        "--certfile",
+        PATH,
+        "PEM file of certificate and chain: the server speaks TLS",
+        aliases=("--ssl-certfile",),
+    )
+    keyfile: str | None = row(
+        None, "--keyfile", PATH, "PEM file of the certificate's key, not encrypted", aliases=("--ssl-keyfile",)
+    )
+    timeout_keep_alive: float = row(
+        75.0, "--timeout-keep-alive", SECONDS, "seconds that a connection without a request stays open"
+    )
+    header_timeout: float = row(
+        30.0, "--header-timeout", SECONDS, "seconds for the head of a request, and for a body that makes no progress"
+    )
+    write_timeout: float = row(
+        30.0, "--write-timeout", SECONDS, "seconds until a client that takes nothing is given up"
+    )
+    limit_connections: int = row(10_000, "--limit-connections", SOME, "open connections at once")
+    backlog: int = row(2048, "--backlog", SOME, "connections that wait to be accepted")
+    retain: int = row(256, "--retain", COUNT, "finished predictions that can still be read; 0 keeps none")
+    retain_age: float = row(3600.0, "--retain-age", GRACE, "seconds that a finished prediction can be read")
+    retain_bytes: int = row(64 * 2**20, "--retain-bytes", KEPT, "bytes of all finished predictions that are kept")
+    ready_file: str | None = row(
+        None,
+        "--ready-file",
+        PATH,
+        "file that exists while the model is ready",
+        shown=f"`{READY_FILE}` under Kubernetes, else none",
+    )
+    log_level: str = row(
+        "info", "--log-level", LEVEL, "debug, info, warning or error", variable="COG_LOG_LEVEL", lenient=LEVEL
+    )
+    log_format: Literal["console", "json"] = row(
+        "json",
+        "--log-format",
+        FORMAT,
+        "console (lines for people) or json",
+        variable="LOG_FORMAT",
+        lenient=FORMAT,
+        shown="console on a terminal, else json; container: json",
+    )
+    root_path: str = row(
+        "",
+        "--root-path",
+        PREFIX,
+        "path under which a proxy shows this server, like `/models/a`; requests may carry it or not",
+        shown="none",
+    )
+    url: str | None = row(
+        None,
+        "--url",
+        REMOTE_URL,
+        "`run` and `train` on the server at this URL (http, https, ws, wss) instead of here",
+        client=True,
+        secret=True,  # for those who write a password into it
+    )
+    cafile: str | None = row(
+        None, "--cafile", PATH, "PEM file of the certificates that the server at `--url` is trusted by", client=True
+    )
+    reload: bool = row(
+        False, "--reload", TRUTH, "start the model again when its Python files or cog.yaml change", bare=True
+    )
+    reload_dir: tuple[str, ...] = row(
+        (), "--reload-dir", PATH, "watch the Python files of this folder too; implies --reload", many=True
+    )
+    access_log: bool = row(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
+
+
+OPTIONS: Final[tuple[Option, ...]] = tuple(
+    dataclasses.replace(field.metadata["option"], field=field.name) for field in dataclasses.fields(Settings)
+)
+
+
+def read(
+    flags: Mapping[str, str | Sequence[str]],
+    environ: Mapping[str, str],
+    *,
+    file: Mapping[str, Any] | None = None,
+    container: bool = False,
+    terminal: bool = False,
+) -> tuple[Settings, list[str]]:
+    """Settings from what was given, and the warnings to log once logging is set up.
+
+    ``flags`` maps fields to the texts given on the command line, ``file`` holds values out of cog.yaml.
+
+    Raises:
+      BadSetting: a value can't be used.
+    """
+    warnings: list[str] = []
+    values: dict[str, Any] = dict(CONTAINER) if container else {"log_format": "console" if terminal else "json"}
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        values["ready_file"] = READY_FILE
+    values.update(file or {})
+    for option in OPTIONS:
+        name = option.variable
+        if option.field in flags:
+            values[option.field] = _parse(option, option.flag, flags[option.field])
+        elif name not in environ:
+            if container and option.field == "port" and "PORT" in environ:
+                values["port"] = _parse(option, "PORT", environ["PORT"])
+        elif option.lenient is None:
+            values[option.field] = _parse(option, name, environ[name])
+        else:
+            try:
+                values[option.field] = option.lenient.call(environ[name])
+            except ValueError as error:
+                warnings.append(f"{name}={environ[name]!r} is ignored: {error}")
+                if option.field == "log_format":  # Cog: anything but console is JSON
+                    values["log_format"] = "json"
+    if "log_level" not in flags and "RUST_LOG" in environ:
+        level = RUST_LEVELS.get(environ["RUST_LOG"].strip().lower())
+        if level is None:
+            warnings.append(f"RUST_LOG={environ['RUST_LOG']!r} is ignored: only a plain level word is understood")
+        else:
+            values["log_level"] = level
+    if values.get("reload_dir"):
+        values["reload"] = True
+    if values.get("uds") is not None and values.get("fd") is not None:
+        raise BadSetting("--uds and --fd exclude each other")
+    for given, absent in (("certfile", "keyfile"), ("keyfile", "certfile")):
+        if given in values and absent not in values:
+            raise BadSetting(f"--{given} needs --{absent}: TLS takes a certificate and its key")
+    return Settings(**values), warnings
+
+
+def model_variables(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The model references that a container image carries: of the predict and of the train function."""
+    return environ.get("COG_PREDICT_TYPE_STUB") or None, environ.get("COG_TRAIN_TYPE_STUB") or None
+
+
+def worker_variables(settings: Settings, number: int = 0) -> dict[str, str]:
+    """What a worker needs to know: it reads these variables, whatever they were set by here."""
+    variables = {"COG_TRIO_DOWNLOAD_TIMEOUT": repr(settings.download_timeout)}
+    if settings.download_limit is not None:
+        variables["COG_TRIO_DOWNLOAD_LIMIT"] = str(settings.download_limit)
+    if settings.gpus:  # dealt like cards; with fewer devices than workers they are shared
+        mine = settings.gpus[number % len(settings.gpus) :: settings.workers]
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+    if settings.reload:  # bytecode is told apart by whole seconds: two saves within one would look alike
+        variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    if settings.input_hosts:
+        variables["COG_TRIO_INPUT_HOSTS"] = ",".join(settings.input_hosts)
+    return variables
+
+
+def reference() -> str:
+    """The table as Markdown: what docs/reference/settings.md holds."""
+    lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        flag = ", ".join(f"`{name}`" for name in (option.flag, *option.aliases) if name) or "–"
+        variable = f"`{option.variable}`" + (" ¹" if option.lenient else "")
+        if option.field == "port":
+            variable += "; `PORT` in a container"
+        lines.append(f"| {flag} | {variable} | {_default(option)} | {option.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def default(option: Option, *, container: bool = False) -> str:
+    """The default in words, as the table has it: that of ``cog-trio serve``, or of the container entry."""
+    ours, _, theirs = _default(option).partition("; container: ")
+    return theirs if container and theirs else ours
+
+
+def _parse(option: Option, name: str, given: str | Sequence[str]) -> Any:
+    texts = given.split(",") if isinstance(given, str) and option.many else given
+    try:
+        if option.many:
+            return tuple(option.parser.call(text.strip()) for text in texts if text.strip())
+        assert isinstance(texts, str)
+        return option.parser.call(texts)
+    except ValueError as error:
+        if option.secret:
+            raise BadSetting(f"{name}: {error}") from None
+        shown = given if isinstance(given, str) else ",".join(given)
+        raise BadSetting(f"{name}: {error}, not {shown!r}") from None
+
+
+def _default(option: Option) -> str:
+    if option.shown:
+        return option.shown
+    value = option.default
+    if option.field in CONTAINER:
+        return f"{value}; container: {CONTAINER[option.field]}"
+    if value is None or value == ():
+        return "none"
+    if option.switch or option.bare:
+        return "off"
+    if option.parser.metavar == "BYTES" and value % 2**20 == 0:
+        return f"{value // 2**20} MiB"
+    return f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

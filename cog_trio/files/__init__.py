@@ -1,0 +1,1 @@
+"""Files of the parent: temporary folders, output files, uploads."""

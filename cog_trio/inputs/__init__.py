@@ -1,0 +1,1 @@
+"""The inputs of a request against the model's document."""

@@ -1,0 +1,1 @@
+"""HTTP as a client, and which hosts and URLs are allowed."""

@@ -1,7 +1,0 @@
-"""`cog.base_input` of older releases: the class that all inputs of a model had in common."""
-
-from .model import BaseModel
-
-
-class BaseInput(BaseModel, auto_dataclass=False):
-    """The inputs of one prediction. Nothing of ours makes one."""

@@ -1,0 +1,207 @@
+"""What a program calls that runs a model inside its own nursery, made of what every face has: create, watch, follow.
+
+``predict`` and ``stream`` are structured: the prediction belongs to the caller's block, so it has stopped when the
+block is left, also by a cancelled scope, as far as the model stops within ``STOP_LIMIT``. ``submit`` is for the other
+kind: the prediction is the service's.
+
+Inputs are JSON values. A ``pathlib.Path`` among them is a local file: it is read in a thread, and travels as a data
+URL.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import trio
+
+from cog_trio.bridge.protocol import Json, Mode
+from cog_trio.files.output_files import data_url
+from cog_trio.net.urls import shown_url
+from cog_trio.service.prediction_stream import PredictionStream
+from cog_trio.state.event_log import Subscription
+from cog_trio.state.ids import BAD_ID, BAD_WEBHOOK, is_id, is_url
+from cog_trio.state.prediction import ALL_EVENTS, Prediction, WebhookEvent
+from cog_trio.state.prediction_errors import interruption
+
+log: Final = logging.getLogger("cog_trio.service")
+
+STOP_LIMIT: Final = 5.0  # seconds that a caller who leaves waits for the model to stop
+_NO_JSON: Final = "an input of the type {} has no form in JSON; a file is given as a pathlib.Path"
+
+
+class Embedding(ABC):
+    """The part of the service that waits for predictions."""
+
+    @abstractmethod
+    def create(
+        self,
+        *,
+        id: str | None = None,
+        input: bytes | memoryview | None = None,
+        context: dict[str, str] | None = None,
+        webhook: str | None = None,
+        events: frozenset[WebhookEvent] = ALL_EVENTS,
+        trace: tuple[tuple[bytes, bytes], ...] = (),
+        watched: bool = False,
+        streamed: bool = False,
+        mode: Mode = Mode.PREDICT,
+    ) -> Prediction: ...
+    @abstractmethod
+    def watch(self, prediction: Prediction) -> AbstractContextManager[None]: ...
+    @abstractmethod
+    def follow(self, prediction: Prediction, after: str | None = None) -> Subscription: ...
+    @abstractmethod
+    def leave(self, prediction: Prediction) -> None: ...
+
+    async def predict(
+        self,
+        input: Mapping[str, Json] | None = None,
+        *,
+        id: str | None = None,
+        context: dict[str, str] | None = None,
+        mode: Mode = Mode.PREDICT,
+    ) -> Prediction:
+        """Run one prediction to its end and give it, whether the model succeeded or failed, or somebody cancelled it;
+        ``Prediction.result`` tells these apart.
+
+        ``id`` is a name of the caller's. ``context`` is what the model sees as ``current_scope().context``. With
+        ``Mode.TRAIN`` it is a training.
+
+        Raises:
+          InvalidInput, NotReady, NotOffered, AlreadyRunning, AtCapacity, QueueTimedOut: it was refused.
+          WorkerDied, PredictionTimedOut, ServiceEnded, PredictionLost: it was cut short; the error has the prediction.
+          OSError: a file among the inputs can't be read.
+          TypeError, ValueError: an input is no JSON value, the id is none, the context has other things than texts.
+
+        Cancellation: the prediction is cancelled, and Cancelled goes on when the model has stopped, ``STOP_LIMIT``
+        later at most; a slot that is not free by then is free once it does stop.
+        """
+        check(id, context)
+        sent = await encode_input(input)
+        prediction = self.create(id=id, input=sent, context=context, watched=True, mode=mode)
+        try:
+            with self.watch(prediction):
+                await prediction.wait_finished()
+        finally:
+            await stopped(prediction)
+        if (why := interruption(prediction)) is not None:
+            raise why
+        return prediction
+
+    async def submit(
+        self,
+        input: Mapping[str, Json] | None = None,
+        *,
+        id: str | None = None,
+        context: dict[str, str] | None = None,
+        webhook: str | None = None,
+        mode: Mode = Mode.PREDICT,
+    ) -> Prediction:
+        """Start a prediction that nobody has to wait for: it goes on in the service until it ends, is cancelled or the
+        service ends.
+
+        Raises: as ``predict`` when refused; after that nothing: see ``Prediction.result``.
+        """
+        check(id, context, webhook)
+        sent = await encode_input(input)
+        return self.create(id=id, input=sent, context=context, webhook=webhook, mode=mode)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        input: Mapping[str, Json] | None = None,
+        *,
+        id: str | None = None,
+        context: dict[str, str] | None = None,
+        mode: Mode = Mode.PREDICT,
+    ) -> AsyncIterator[PredictionStream]:
+        """Start a prediction and give its events: ``async for event in stream``. Any model will do, ``@streaming`` or
+        not.
+
+        Leaving the block before the end cancels the prediction, as in ``predict``. A reader that is more than 4 MiB
+        behind makes the model wait, until it has taken nothing for 10 seconds; then it loses events (``Lost``).
+
+        Raises: as ``predict``; what cuts the prediction short is raised by the iteration.
+        """
+        check(id, context)
+        sent = await encode_input(input)
+        prediction = self.create(id=id, input=sent, context=context, streamed=True, mode=mode)
+        try:
+            with self.follow(prediction) as subscription:
+                yield PredictionStream(prediction, subscription)
+        finally:
+            self.leave(prediction)
+            await stopped(prediction)
+
+
+def check(id: str | None, context: dict[str, str] | None, webhook: str | None = None) -> None:
+    """See to it that what goes beside an input can be sent on.
+
+    Raises:
+      TypeError, ValueError: with what is wrong.
+    """
+    if id is not None and not is_id(id):
+        raise ValueError(f"the id {BAD_ID}")
+    if webhook is not None and not is_url(webhook):
+        raise ValueError(f"the webhook {BAD_WEBHOOK}")
+    for item in (context or {}).items():
+        if not all(isinstance(text, str) for text in item):
+            raise TypeError(f"the context must hold texts alone, not {item!r}")
+
+
+async def stopped(prediction: Prediction) -> None:
+    """Wait until a prediction that was cancelled has stopped, for ``STOP_LIMIT`` at most. Cancellation: waits on."""
+    if prediction.terminal or not prediction.cancel_requested:
+        return
+    with trio.move_on_after(STOP_LIMIT, shield=True) as limit:
+        await prediction.wait_finished()
+    if limit.cancelled_caught:
+        log.warning("its model does not stop: the slot stays taken until it does", extra={"id": prediction.id})
+
+
+class _HasFiles(Exception):
+    """A file is among the inputs."""
+
+
+async def encode_input(input: Mapping[str, Json] | None) -> bytes:
+    """The input as JSON, local files as data URLs.
+
+    Raises:
+      OSError: if a file can't be read; the text names it.
+      TypeError: if a value is no JSON, nor like it.
+    """
+    values = dict(input or {})
+    with suppress(_HasFiles):
+        return msgspec.json.encode(values, enc_hook=_refuse_files)
+    return await trio.to_thread.run_sync(partial(msgspec.json.encode, values, enc_hook=_read_files))
+
+
+def _refuse_files(value: object) -> Any:
+    raise _HasFiles if isinstance(value, os.PathLike) else TypeError(_NO_JSON.format(type(value).__name__))
+
+
+def _read_files(value: object) -> Any:
+    if not isinstance(value, os.PathLike):
+        raise TypeError(_NO_JSON.format(type(value).__name__))
+    return data_url(os.fsdecode(value))
+
+
+def local_path(url: str) -> Path:
+    """The place of a file that stands in an output as a ``file:`` URL: see ``output_folder`` of ``open_service``.
+
+    Raises:
+      ValueError: if it is no such URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc:
+        raise ValueError(f"not a file: URL: {shown_url(url)}")
+    return Path(unquote(parts.path))

@@ -1,0 +1,91 @@
+"""The model anew, in the same service: what runs may finish, then its workers leave, and others start on what is there
+now.
+
+From the moment it is asked for nothing new is begun: health is STARTING and creates are refused, while those who wait
+in the queue go on waiting. What is in flight gets the drain grace, as at a shutdown. Old and new workers never live
+at the same time, since both may need all of a device. Whoever asks again meanwhile is heard: what starts in the end is
+what was asked for last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from cog_trio.bridge.protocol import Init
+from cog_trio.orchestrator.worker_pool import Fleet
+from cog_trio.service.shutdown import STOP_GRACE
+from cog_trio.state.prediction import Blame, Prediction
+
+log: Final = logging.getLogger("cog_trio.service")
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What is to be started in the place of what runs."""
+
+    why: str  # for the log of its setup
+    init: Init
+    cwd: str | None
+    environment: Mapping[str, str]
+
+
+class Reloading:
+    """The reloads of one service; ``running`` is what is in flight, ``start_soon`` starts tasks in its nursery."""
+
+    def __init__(
+        self,
+        grace: float,
+        running: Mapping[str, Prediction],
+        fleet: Fleet,
+        start_soon: Callable[..., Any],
+    ) -> None:
+        self._grace = grace
+        self._running = running
+        self._fleet = fleet
+        self._start_soon = start_soon
+        self._wanted: Renewal | None = None
+        self._at_work = False
+        self._closed = False
+        self._scope = trio.CancelScope()  # around the work
+
+    def close(self) -> None:
+        """The service ends: nothing is started any more, and what was to leave is its to end."""
+        self._closed = True
+        self._scope.cancel()
+
+    def ask(self, renewal: Renewal) -> None:
+        """Have the model started anew: in this step health becomes STARTING. Repeats are fine, and after ``close``
+        nothing comes of it."""
+        self._wanted = renewal
+        if self._at_work or self._closed:
+            return
+        self._at_work = True
+        self._scope = trio.CancelScope()
+        flying = [prediction for prediction in self._running.values() if not prediction.queued]
+        log.info("%s: the model is started again; what runs may end: %d predictions", renewal.why, len(flying))
+        self._fleet.retire(renewal.why)
+        self._start_soon(self._renew, flying)
+
+    async def _renew(self, flying: Collection[Prediction]) -> None:
+        """Cancellation: workers that are to leave are left to the end of the service, which has begun."""
+        with self._scope:
+            with trio.move_on_after(self._grace):
+                await _all_finished(flying)
+            for prediction in flying:
+                prediction.cancel(Blame.SERVICE_END)
+            with trio.move_on_after(STOP_GRACE):
+                await _all_finished(flying)
+            await self._fleet.clear()
+            renewal, self._wanted, self._at_work = self._wanted, None, False
+            assert renewal is not None
+            self._fleet.begin(renewal.init, None, renewal.cwd, renewal.environment)  # the last that was asked for
+
+
+async def _all_finished(predictions: Collection[Prediction]) -> None:
+    for prediction in predictions:
+        await prediction.wait_finished()

@@ -1,0 +1,378 @@
+"""The service: sole owner of predictions, health and files; everything that a face of cog-trio can do.
+
+In come create, cancel, watch, shutdown: synchronous calls without a checkpoint, so there is nothing to lock, and
+registering a prediction and taking its permit are one step. Out come predictions to wait for and snapshots to
+show. Its nursery holds one task a worker (backend.py), one a prediction (runs.py), and a few short ones; none
+outlives the block of ``open_service``, which yields at once: setup goes on beside, and health says STARTING.
+
+A prediction runs here, a request only watches it (D4). The last worker that ends unasked makes health DEFUNCT before
+its predictions fail; the service lives on and answers. What waits for predictions on behalf of a program stands in
+embedding.py, and what is told of all this in lifecycle.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import trio
+
+from cog_trio.bridge.protocol import Init, Mode
+from cog_trio.config.settings import Settings
+from cog_trio.files.workspace import Readiness, Workspace, keep_ready_file
+from cog_trio.inputs.validation import InvalidInput, MalformedInput
+from cog_trio.orchestrator.spawn import WorkerProcess
+from cog_trio.orchestrator.worker_pool import Fleet
+from cog_trio.service.prediction_queue import Queue
+from cog_trio.service.prediction_tasks import Runs
+from cog_trio.service.python_api import Embedding
+from cog_trio.service.reload import Reloading, Renewal
+from cog_trio.service.shutdown import Ending
+from cog_trio.service.watchers import Keeper
+from cog_trio.service.webhook_sender import Webhooks
+from cog_trio.state.event_log import OtherRun, Subscription, TooManyFollowers
+from cog_trio.state.health import FINAL, HealthSnapshot, State
+from cog_trio.state.prediction import ALL_EVENTS, Prediction, Status, WebhookEvent
+from cog_trio.state.refusals import AlreadyRunning, AtCapacity, NotOffered, NotReady, QueueTimedOut, Rejected, not_ready
+from cog_trio.state.service_events import Callback, Feed, Lifecycle, Statistics
+
+if TYPE_CHECKING:
+    from cog_trio.orchestrator.process import Link
+
+__all__ = [
+    "AlreadyRunning",
+    "AtCapacity",
+    "NotOffered",
+    "NotReady",
+    "OtherRun",
+    "PredictionService",
+    "QueueTimedOut",
+    "Rejected",
+    "TooManyFollowers",
+]
+
+
+class PredictionService(Embedding):
+    """Made by ``open_service`` only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        workspace: Workspace,
+        nursery: trio.Nursery,
+        now: Callable[[], datetime],
+        output_folder: str | None = None,
+    ) -> None:
+        self.settings = settings
+        self._workspace = workspace
+        self._nursery = nursery
+        self._now = now
+        self._lifecycle = Lifecycle(now)
+        self._fleet = Fleet(settings, nursery, self._lifecycle, self._on_change, self._on_idle)
+        self._keeper = Keeper(settings.stream_grace, nursery.start_soon)
+        self._readiness = Readiness()
+        self._changed = trio.lowlevel.ParkingLot()  # those who wait for another health
+        self._last_number = 0
+        self._webhooks = Webhooks(
+            nursery.start_soon,
+            interval=settings.throttle_interval,
+            token=settings.webhook_auth_token,
+            secret=settings.webhook_secret,
+            now=now,
+        )
+        self._queue = Queue(self._fleet, settings.queue, settings.queue_timeout)
+        self._runs = Runs(settings, workspace, self._queue, self._lifecycle, nursery.start_soon, output_folder)
+        self._ending = Ending(settings, self._runs.open, self._fleet, self._webhooks)
+        self._reloading = Reloading(settings.drain_grace, self._runs.open, self._fleet, nursery.start_soon)
+        self._opened: Renewal | None = None  # with which model; None: with none
+
+    def _start(
+        self,
+        model: str | None,
+        train: str | None,
+        worker: WorkerProcess | Link | None,
+        cwd: str | None,
+        environment: Mapping[str, str],
+    ) -> None:
+        start = self._nursery.start_soon
+        start(self._workspace.sweep_predecessors)
+        if model is None and train is None and worker is None:
+            self._fleet.begin_none()
+            return
+        init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
+        self._opened = Renewal("", init, cwd, environment)
+        self._fleet.begin(init, worker, cwd, environment)
+        self._tell_health()
+        if self.settings.ready_file is not None:
+            start(keep_ready_file, self.settings.ready_file, self._readiness)
+
+    # What it shows.
+
+    @property
+    def draining(self) -> bool:
+        return self._ending.begun.is_set()
+
+    @property
+    def schema(self) -> bytes | None:
+        """The OpenAPI document, from the moment the model is described."""
+        return self._fleet.schema
+
+    def required(self, mode: Mode) -> frozenset[str] | None:
+        """The inputs that can't be left out; None if they are not checked, or not known yet."""
+        validator = self._fleet.callee(mode).validator
+        return None if validator is None else validator.required
+
+    @property
+    def streaming(self) -> bool:
+        """The model offers its output as a stream."""
+        return self._fleet.streaming
+
+    def serves(self, mode: Mode) -> bool:
+        """Whether the model has a callable of this kind, as far as its references tell."""
+        return mode in self._fleet.modes
+
+    def health(self) -> HealthSnapshot:
+        """Health without the user's check; answers at once, whatever the model does."""
+        return self._show_health({})
+
+    async def check_health(self) -> HealthSnapshot:
+        """Health with the user's check, if there is one: 5 s at most, shared by all who ask meanwhile.
+
+        Cancellation: the check goes on for the others.
+        """
+        return self._show_health(await self._fleet.check())
+
+    def _show_health(self, errors: Mapping[int, str]) -> HealthSnapshot:
+        return self._fleet.snapshot(draining=self.draining, errors=errors, queued=len(self._queue))
+
+    def get(self, id: str) -> Prediction | None:
+        """The prediction of this id: in flight, else a finished one that is still kept."""
+        return self._runs.get(id)
+
+    def running(self, id: str) -> Prediction | None:
+        """The prediction of this id, if it is in flight."""
+        return self._runs.open.get(id)
+
+    def statistics(self) -> Statistics:
+        """The service in numbers, now."""
+        finished, queued = self._lifecycle.finished, len(self._queue)
+        return Statistics(
+            slots=self._fleet.capacity,
+            idle=self._fleet.available,
+            running=len(self._runs.open) - queued,
+            queued=queued,
+            workers=self._fleet.workers_ready,
+            respawns=self._fleet.respawns,
+            created=self._lifecycle.created,
+            succeeded=finished[Status.SUCCEEDED],
+            failed=finished[Status.FAILED],
+            canceled=finished[Status.CANCELED],
+            refused=self._lifecycle.refused,
+            retained=len(self._runs.retained),
+            retained_bytes=self._runs.retained.size,
+            webhooks=self._webhooks.pending,
+            webhooks_failed=self._webhooks.failed,
+            webhooks_lost=self._webhooks.lost,
+        )
+
+    def events(self) -> AbstractAsyncContextManager[Feed]:
+        """What happens from here on: ``async with service.events() as feed: async for event in feed``.
+
+        The feed holds ``lifecycle.CAPACITY`` events for a slow reader, then the oldest are lost and it gets
+        ``EventsLost``. It ends when the service has ended.
+        """
+        return self._lifecycle.feed()
+
+    def observe(self, callback: Callback) -> Callable[[], None]:
+        """Call ``callback`` for each event, in the step in which it happens: it must not wait, nor act on the service.
+
+        Gives what ends that. One that raises is logged and called no more.
+        """
+        return self._lifecycle.observe(callback)
+
+    # What it does.
+
+    def admit(self, id: str | None = None, mode: Mode = Mode.PREDICT) -> None:
+        """Refuse what can't be run now, whatever its input.
+
+        Raises:
+          NotReady: with a text for the state that we are in.
+        """
+        if not self._fleet.ready or self.draining:
+            refusal = not_ready(self.health(), id)
+            self._lifecycle.has_refused(id, mode, refusal)
+            raise refusal
+
+    def create(
+        self,
+        *,
+        id: str | None = None,
+        input: bytes | memoryview | None = None,
+        context: dict[str, str] | None = None,
+        webhook: str | None = None,
+        events: frozenset[WebhookEvent] = ALL_EVENTS,
+        trace: tuple[tuple[bytes, bytes], ...] = (),
+        watched: bool = False,
+        streamed: bool = False,
+        mode: Mode = Mode.PREDICT,
+    ) -> Prediction:
+        """Check, register and start a prediction, in one step without a checkpoint.
+
+        ``input`` is JSON as it came. ``watched`` ties it to those who ``watch`` it: the last one to leave cancels.
+        ``streamed`` too, and to those who ``follow`` it.
+
+        Raises:
+          NotOffered, NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
+          InvalidInput: with every fault of the input.
+        """
+        callee = self._fleet.callee(mode)
+        try:
+            if not self.serves(mode):
+                raise NotOffered(id, mode)
+            if not self._fleet.ready or self.draining:
+                raise not_ready(self.health(), id)
+            sent, echo = callee.check(input or b"{}", id)
+            if id in self._runs.open:
+                raise AlreadyRunning(id)
+            if not self._queue.has_room:
+                raise AtCapacity(id)
+        except (Rejected, InvalidInput, MalformedInput) as refusal:
+            self._lifecycle.has_refused(id, mode, refusal)
+            raise
+        prediction = Prediction(
+            f"pred_{self._number():x}" if id is None else id,
+            input=echo,
+            output_is_array=callee.output_is_array,
+            watched=watched or streamed,
+            streamed=streamed,
+            run=f"{self._number() // 1000:x}",
+            history=self.settings.stream_history,
+            mode=mode,
+            webhook=webhook,
+            events=events,
+            trace=trace,
+            log_limit=self.settings.log_limit,
+            now=self._now,
+        )
+        self._webhooks.follow(prediction)
+        self._runs.begin(prediction, sent, context or {})
+        return prediction
+
+    def watch(self, prediction: Prediction) -> AbstractContextManager[None]:
+        """Be one of those who wait for a prediction (D4); nothing may be awaited between creating and watching it."""
+        return self._keeper.watch(prediction)
+
+    def follow(self, prediction: Prediction, after: str | None = None) -> Subscription:
+        """Follow the events of a prediction, running or finished, and keep it alive by that (D4): use it in a
+        ``with`` block. Nothing may be awaited between creating and following it.
+
+        ``after`` is the id of the last event that the client has seen.
+
+        Raises:
+          OtherRun: if that is no event of this run.
+          TooManyFollowers: if so many follow it already.
+        """
+        return self._keeper.follow(prediction, after)
+
+    def leave(self, prediction: Prediction) -> None:
+        """Who created it by a stream has left and does not come back (D4)."""
+        self._keeper.leave(prediction)
+
+    def cancel(self, id: str) -> bool:
+        """Cancel the prediction of this id; False if none is in flight. Repeats are fine."""
+        if (prediction := self._runs.open.get(id)) is None:
+            return False
+        prediction.cancel()
+        return True
+
+    def reload(self, why: str, *, init: Init | None = None, environment: Mapping[str, str] | None = None) -> None:
+        """Start the model again, in new workers: nothing new is begun, what runs gets the drain grace, then its workers
+        leave, and what is in the files now is set up. ``why`` is for the log, one line.
+
+        ``init`` and ``environment`` take the place of what the service was opened with. A setup that fails shows in
+        health, and the next call heals it. While the service drains nothing comes of it. Health is STARTING at once, so
+        who then waits (``wait_started``, ``wait_ready``) waits for the new workers.
+
+        Raises:
+          NotReady: if the service was opened without a model.
+        """
+        if self._opened is None:
+            raise not_ready(self.health())
+        opened = self._opened
+        renewal = Renewal(
+            why, init or opened.init, opened.cwd, opened.environment if environment is None else environment
+        )
+        self._opened = renewal
+        self._reloading.ask(renewal)
+
+    def shutdown(self) -> None:
+        """Stop admitting and drain: what is in flight gets the grace, then is cancelled, then the worker ends.
+
+        Called again, it ends the wait that is going on, each time.
+        """
+        if self.draining:
+            self._ending.hurry()
+            return
+        self._ending.begun.set()
+        self._reloading.close()
+        self._readiness.set(False)
+        self._tell_health()
+        self._queue.dissolve(self.health())
+        self._nursery.start_soon(self._ending.run)
+
+    def _abort(self) -> None:
+        """Shut down without a grace to finish."""
+        if not self.draining:
+            self.shutdown()
+        self._ending.cut()
+
+    async def wait_started(self) -> HealthSnapshot:
+        """Wait until setup has succeeded or failed, or there will be none; gives the health then."""
+        await self._fleet.settled.wait()
+        return self.health()
+
+    async def wait_ready(self) -> None:
+        """Wait until predictions can be created; with ``Settings.respawn`` also for the worker that follows another.
+
+        Raises:
+          SetupFailed: if setup has failed; its ``logs`` tell how.
+          NotReady: if there is no model, the worker is gone for good, or the service is shutting down.
+        """
+        await trio.lowlevel.checkpoint()
+        while self._fleet.state is State.STARTING and not self.draining:
+            await self._changed.park()
+        if not self._fleet.ready or self.draining:
+            raise not_ready(self.health())
+
+    async def wait_shutdown(self) -> None:
+        """Wait for the first call of ``shutdown``."""
+        await self._ending.begun.wait()
+
+    async def wait_stopped(self) -> None:
+        """Wait until everything that ``shutdown`` began is done: nothing in flight, no worker left."""
+        await self._ending.over.wait()
+
+    def _on_idle(self) -> None:
+        """A slot has become free: each run comes by here."""
+        self._queue.advance()
+
+    def _on_change(self) -> None:
+        """A worker is ready, gone or at its end."""
+        self._readiness.set(self._fleet.ready and not self.draining)
+        self._tell_health()
+        if self._fleet.state in FINAL:
+            self._queue.dissolve(self.health())
+        self._queue.advance()
+
+    def _tell_health(self) -> None:
+        if self._changed:
+            self._changed.unpark_all()
+        self._lifecycle.health_is(self._fleet.state.value, self.draining, self._fleet.cause)
+
+    def _number(self) -> int:
+        """A number that no other service has used before, as far as clocks go: nanoseconds since 1970."""
+        self._last_number = max(self._last_number + 1, time.time_ns())
+        return self._last_number

@@ -1,0 +1,75 @@
+"""Who keeps a run alive (D4).
+
+A run that was created by a request that waits lives as long as somebody waits for it; one that was created by a
+stream, also as long as somebody follows its events, and for a grace after that, so that a follower whose connection
+broke can come back. One that was created without a watcher is nobody's: watching it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from cog_trio.state.event_log import Subscription
+from cog_trio.state.prediction import Prediction
+
+
+def forsaken(prediction: Prediction) -> bool:
+    """It was for somebody, who is gone, and nobody has taken the place."""
+    if not prediction.watched or prediction.watchers or prediction.terminal:
+        return False
+    return not (prediction.streamed and prediction.history.followers)
+
+
+class Keeper:
+    """The rules of one service. ``grace``: seconds from the last follower's leaving to the cancellation."""
+
+    def __init__(self, grace: float, start_soon: Callable[..., Any]) -> None:
+        self._grace = grace
+        self._start_soon = start_soon
+        self._until: dict[Prediction, float] = {}  # when the grace ends for those whose last follower has left
+
+    @contextmanager
+    def watch(self, prediction: Prediction) -> Iterator[None]:
+        """Be one of those who wait for a prediction."""
+        prediction.watchers += 1
+        try:
+            yield
+        finally:
+            prediction.watchers -= 1
+            self._left(prediction)
+
+    def follow(self, prediction: Prediction, after: str | None) -> Subscription:
+        """Be one of those who follow a prediction's events. Raises: as ``History.follow``."""
+        return prediction.history.follow(after, on_leave=partial(self._left, prediction))
+
+    def leave(self, prediction: Prediction) -> None:
+        """Who created it by a stream has left for good: there is no grace."""
+        if forsaken(prediction):
+            prediction.cancel()
+
+    def _left(self, prediction: Prediction) -> None:
+        if not forsaken(prediction):
+            return
+        if not (prediction.streamed and self._grace):
+            prediction.cancel()
+            return
+        lingers = prediction in self._until
+        self._until[prediction] = trio.current_time() + self._grace
+        if not lingers:
+            self._start_soon(self._linger, prediction)
+
+    async def _linger(self, prediction: Prediction) -> None:
+        """Cancel a run when nobody has come back in time."""
+        try:
+            while (left := self._until[prediction] - trio.current_time()) > 0 and not prediction.terminal:
+                with trio.move_on_after(left):
+                    await prediction.wait_finished()
+        finally:
+            del self._until[prediction]
+        if forsaken(prediction):
+            prediction.cancel()

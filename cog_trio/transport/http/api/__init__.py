@@ -1,0 +1,1 @@
+"""What the routes are made of: router, bodies, headers, access, events."""

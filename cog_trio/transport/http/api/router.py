@@ -1,0 +1,279 @@
+"""A small router over ASGI: from a raw path and a method to a handler, from its ``Reply`` to one message.
+
+The path is split before it is percent-decoded, so that an id may hold slashes; the names of routes are taken as they
+stand. Every reply is JSON, one bytes body with its length. What a route has to know of the request is in ``Request``;
+nothing is parsed that the route does not ask for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+from cog_trio.state.ids import BAD_ID, is_id
+from cog_trio.state.raw_json import Pieces, parts
+from cog_trio.transport.http.api.access_control import UNAUTHORIZED, Access, ClientGone, answered, is_long
+from cog_trio.transport.http.api.bodies import NOT_UTF8, detail, encode, fault
+from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Inbox
+
+log = logging.getLogger(__name__)
+access_log = logging.getLogger("cog_trio.access")
+
+Message: TypeAlias = "dict[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
+Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
+
+_JSON: Final = (b"content-type", b"application/json")
+_CLOSE: Final = (b"connection", b"close")
+
+
+class Reply(NamedTuple):
+    """What a handler answers: a whole body, JSON, and headers beside the usual two."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
+class Stream(Protocol):
+    """What a handler answers that lasts: it sends itself."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+    async def respond(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None: ...
+
+
+class Large(NamedTuple):
+    """A whole body as well, JSON, too large for a copy of it: it is sent in parts."""
+
+    status: int
+    pieces: Pieces
+    headers: Headers
+
+    async def respond(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        length = (b"content-length", b"%d" % sum(map(len, self.pieces)))
+        await send({"type": "http.response.start", "status": self.status, "headers": [_JSON, length, *headers]})
+        for part in parts(self.pieces):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class Text(NamedTuple):
+    """A whole body of text for Prometheus."""
+
+    body: bytes
+    status: int
+    headers: Headers
+
+    async def respond(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        length = (b"content-length", b"%d" % len(self.body))
+        await send({"type": "http.response.start", "status": self.status, "headers": [*headers, length]})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def shown(status: int, pieces: Pieces, headers: Headers) -> Reply | Large:
+    """A reply with a body in pieces, of which there may be one."""
+    if len(pieces) > 1:
+        return Large(status, pieces, headers)
+    return Reply(status, bytes(pieces[0]), headers)
+
+
+class Request:
+    """One request, as handlers see it."""
+
+    __slots__ = ("headers", "id", "inbox", "method", "receive")
+
+    def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
+        self.method: str = scope["method"]
+        self.receive = receive
+        self.inbox: Inbox = scope["extensions"][EXTENSION]
+        self.id = ""  # out of the path, where the route has one
+        self.headers = _merged(scope["headers"])
+
+
+Handler: TypeAlias = "Callable[[Request], Awaitable[Reply | Stream]]"
+
+
+class Resource:
+    """What one path answers to; ``open``: to all, whether they have the token or not."""
+
+    def __init__(self, *, open: bool = False, **methods: Handler) -> None:
+        self.open = open
+        self.methods = dict(methods)
+        if "GET" in methods:
+            self.methods["HEAD"] = methods["GET"]
+        self.allow = ",".join(self.methods).encode()
+
+
+class Routes(NamedTuple):
+    """Fixed paths, and paths with an id between a first and, maybe, a last part."""
+
+    fixed: Mapping[bytes, Resource]  # b"/predictions"
+    with_id: Mapping[tuple[bytes, bytes | None], Resource]  # (b"predictions", b"cancel")
+    websocket: bytes  # the path of the only WebSocket
+    converse: Callable[[dict[bytes, bytes], str | None, Receive, Send], Awaitable[None]]
+
+
+PROBES: Final = frozenset((b"/health-check", b"/livez", b"/readyz"))  # they come often: no line of the log at info
+_UNKNOWN: Final = Reply(401, encode({"detail": UNAUTHORIZED}), ((b"www-authenticate", b"Bearer"),))
+NOT_FOUND: Final = Reply(404, encode({"detail": "Not Found"}))
+_BROKEN: Final = Reply(500, encode({"detail": "Internal Server Error"}))
+_NOT_UTF8: Final = Reply(400, detail([fault(["path", "id"], NOT_UTF8)]))
+_BAD_ID: Final = Reply(422, detail([fault(["path", "id"], BAD_ID)]))
+
+
+class App:
+    """The ASGI app.
+
+    Args:
+      closing: whether replies shall close their connections (the service drains).
+      root: the path under which a proxy shows this server; requests may carry it or not.
+    """
+
+    def __init__(
+        self, routes: Routes, access: Access, *, closing: Callable[[], bool], root: str = "", log_requests: bool = True
+    ) -> None:
+        self._root = root.encode()
+        self._routes = routes
+        self._access = access
+        self._closing = closing
+        self._log_requests = log_requests
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._converse(scope, receive, send)
+            return
+        started = time.perf_counter()
+        request = Request(scope, receive)
+        try:
+            reply = await self._answer(scope, request)
+        except ClientGone:
+            self._log(scope, 499, started)  # as proxies call it: the client closed the request
+            return
+        except Exception:
+            log.exception("a route failed: %s %s", request.method, _shown(scope))
+            reply = _BROKEN
+        headers = list(reply.headers)
+        if isinstance(reply, Reply) and reply.status != 204:
+            headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *headers]
+        if b"origin" in request.headers:
+            headers += self._access.cors(request.headers)
+        status = reply.status
+        closes = self._closing() or (status in (401, 403) and is_long(request.headers))
+        if closes and scope["http_version"] in ("1.0", "1.1"):
+            headers.append(_CLOSE)
+        if isinstance(reply, Reply):
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": reply.body})
+        else:
+            try:
+                await reply.respond(send, headers)
+            except ClientGone:
+                status = 499
+        self._log(scope, status, started)
+
+    async def _converse(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """A request to become a WebSocket. A page from anywhere can make it, so it is none that only reads."""
+        started = time.perf_counter()
+        headers = _merged(scope["headers"])
+        reply = self._refusal("CONNECT", headers) or (
+            None if self._access.is_known(headers, websocket=True) else _UNKNOWN
+        )
+        if reply is None and self._below(scope["raw_path"]) != self._routes.websocket:
+            reply = NOT_FOUND
+        if reply is None:
+            status = 101
+            await self._routes.converse(headers, answered(scope["subprotocols"]), receive, send)
+        else:
+            status = reply.status
+            told = [_JSON, (b"content-length", b"%d" % len(reply.body)), *reply.headers]
+            await send({"type": "websocket.http.response.start", "status": status, "headers": told})
+            await send({"type": "websocket.http.response.body", "body": reply.body})
+        self._log(scope, status, started)
+
+    def _refusal(self, method: str, headers: dict[bytes, bytes]) -> Reply | None:
+        refused = self._access.refusal(method, headers)
+        return None if refused is None else Reply(403, encode({"detail": refused}))
+
+    async def _answer(self, scope: Mapping[str, Any], request: Request) -> Reply | Stream:
+        method, headers = request.method, request.headers
+        refusal = self._refusal(method, headers)
+        if refusal is not None:
+            return refusal
+        path: bytes = scope["raw_path"]
+        found = self._routes.fixed.get(path) or self._find(path, request)
+        resource = found if isinstance(found, Resource) else None
+        if resource is not None and method not in resource.methods:  # a browser asks that without the token
+            preflight = self._access.preflight(method, headers, resource.allow)
+            if preflight:
+                return Reply(204, b"", preflight[2:])
+        if not (resource is not None and resource.open) and not self._access.is_known(headers):
+            return _UNKNOWN
+        if isinstance(found, Reply):
+            return found
+        handler = found.methods.get(method)
+        if handler is not None:
+            return await handler(request)
+        return Reply(405, encode({"detail": "Method Not Allowed"}), ((b"allow", found.allow),))
+
+    def _below(self, path: bytes) -> bytes:
+        """A path without what is not ours: the host of an absolute target, a fragment, the root."""
+        if not path.startswith(b"/"):
+            path = _of_absolute(path)
+        path = path.partition(b"#")[0]  # a fragment is for the client itself
+        root = self._root
+        if root and path.startswith(root) and path[len(root) : len(root) + 1] in (b"", b"/"):
+            path = path[len(root) :] or b"/"
+        return path
+
+    def _find(self, path: bytes, request: Request) -> Resource | Reply:
+        """The resource of a path that is none of the fixed ones as it stands; sets the request's id."""
+        path = self._below(path)
+        parts = path.split(b"/")[1:]
+        resource = self._routes.fixed.get(path) if len(parts) == 1 else None
+        if resource is not None:
+            return resource
+        if not 2 <= len(parts) <= 3 or not parts[1]:
+            return NOT_FOUND
+        resource = self._routes.with_id.get((parts[0], parts[2] if len(parts) == 3 else None))
+        if resource is None:
+            return NOT_FOUND
+        try:
+            request.id = unquote_to_bytes(parts[1]).decode()
+        except UnicodeDecodeError:
+            return _NOT_UTF8
+        return resource if is_id(request.id) else _BAD_ID
+
+    def _log(self, scope: Mapping[str, Any], status: int, started: float) -> None:
+        if not self._log_requests:
+            return
+        level = logging.DEBUG if scope["raw_path"] in PROBES else logging.INFO
+        if access_log.isEnabledFor(level):
+            taken = (time.perf_counter() - started) * 1000
+            access_log.log(level, "%s %s %d %.1f ms", scope.get("method", "GET"), _shown(scope), status, taken)
+
+
+def _merged(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; lines of one name are joined."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in lines:
+        headers[name] = value if name not in headers else headers[name] + b", " + value
+    return headers
+
+
+def _shown(scope: Mapping[str, Any]) -> str:
+    path: bytes = scope["raw_path"]
+    return path.decode("latin-1").encode("unicode_escape").decode("ascii")
+
+
+def _of_absolute(target: bytes) -> bytes:
+    """The path of an absolute target (RFC 9112 3.2.2), or nothing that is routed."""
+    _, found, rest = target.partition(b"://")
+    slash = rest.find(b"/")
+    return (rest[slash:] if slash >= 0 else b"/") if found else b""

@@ -1,0 +1,1 @@
+"""When and how a cancel is raised in user code."""

@@ -1,0 +1,1 @@
+"""How user code is run: sync, asyncio, trio."""

@@ -1,0 +1,394 @@
+"""Runs of an async model: tasks of one asyncio loop in the main thread, as many at once as there are slots.
+
+A run is one task. A cancel is one ``task.cancel()``; the run has ended when its task has, whatever became of the
+CancelledError (W29). Code that blocks the loop is interrupted by the gate's signal: when the loop has not come to
+the cancel within ``BLOCKED_AFTER`` the handler raises CancelledError, if the task that runs right then is the one
+that is meant and its user frames are on the stack, or one that its code started. What a signal handler of the model's
+raises between two steps of a run is kept for its next one; while no task runs it is nobody's (``user_signals.py``).
+
+``SystemExit`` and ``KeyboardInterrupt`` of a run are its failure, caught before asyncio sees them; those of a stray
+task end ``run_forever``, which is entered again: all other tasks live on (W34).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+import trio
+
+from cog_trio.bridge.protocol import LogLevel, WorkerLog
+from cog_trio.worker.cancel.gate import Gate
+from cog_trio.worker.cancel.stack import KEEPERS
+from cog_trio.worker.executors.thread_call import aside
+from cog_trio.worker.executors.user_signals import end_timers
+from cog_trio.worker.logs.run_log import current
+from cog_trio.worker.model.healthcheck import CANCELLED
+from cog_trio.worker.model.output_values import is_file
+from cog_trio.worker.model.tracebacks import one_line
+from cog_trio.worker.runs.output_sender import Sender, is_async_stream, is_stream
+from cog_trio.worker.runs.slots import Job, Office, Stage, end_forked_child
+
+BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
+SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
+LEAVE: Final = 1.0  # seconds for tasks that are left at the end
+T = TypeVar("T")
+KEEPERS.add(__file__)
+
+
+class _Task:
+    """One run as a task."""
+
+    def __init__(self, job: Job) -> None:
+        self.job: Final = job
+        self.task: asyncio.Task[None] | None = None
+        self.inside = False  # user frames of it may be on the stack
+        self.delivered = False  # it has got its one CancelledError
+        self.owing = True  # steps of its user code may follow
+        self.owed: BaseException | None = None  # raised by a signal handler of the user's, due in the next step
+        self.struck: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # tasks of its own that blocked the loop
+
+
+class AsyncExecutor:
+    """The main thread of a worker with an async model; ``loop`` is there from the start, for ``setup``."""
+
+    def __init__(self, gate: Gate, office: Office) -> None:
+        self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+        self._gate = gate
+        self._office = office
+        self._tasks: dict[int, _Task] = {}  # by run
+        self._aims: set[_Task] = set()  # whose cancel the loop does not come to
+        self._late: asyncio.Task[Any] | None = None  # a health check over its time, to be interrupted if it blocks
+        self._stopping = False
+
+    # I/O thread
+
+    def submit(self, job: Job) -> None:
+        self.loop.call_soon_threadsafe(self._begin, job)
+
+    async def cancel(self, job: Job) -> None:
+        """Cancel the job's task; returns when the loop has come to it, or the job has ended."""
+        came = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+
+        def tell() -> None:
+            try:
+                self._cancel(job)
+            finally:
+                token.run_sync_soon(came.set)
+
+        self.loop.call_soon_threadsafe(tell)
+        while job.stage is not Stage.ENDED:
+            with trio.move_on_after(BLOCKED_AFTER) as blocked:
+                await came.wait()
+            if not blocked.cancelled_caught:
+                return
+            task = self._tasks.get(job.run)
+            if task is not None and not task.delivered:
+                self._aims.add(task)
+                self._gate.poke()
+
+    def check(
+        self,
+        context: contextvars.Context,
+        check: Callable[[], Coroutine[Any, Any, str | None]],
+        finish: Callable[[str | None], None],
+    ) -> Callable[[], object]:
+        """Run a health check as a task, in this context; gives what cancels it, also where it blocks the loop."""
+        tasks: list[asyncio.Task[str | None]] = []
+
+        def begin() -> None:
+            task = context.run(self.loop.create_task, check())
+            task.add_done_callback(lambda task: finish(CANCELLED if task.cancelled() else task.result()))
+            tasks.append(task)
+
+        def cut() -> None:
+            self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            self._late = next(iter(tasks), None)
+            self._gate.poke()
+
+        self.loop.call_soon_threadsafe(begin)
+        return cut
+
+    def stop(self) -> None:
+        """Have ``serve`` return once no run is left."""
+        self.loop.call_soon_threadsafe(self._stop)
+
+    # Main thread
+
+    def complete(self, awaitable: Awaitable[T]) -> T:
+        """Run one awaitable on the loop, before ``serve``."""
+        self.renew()
+
+        async def whole() -> T:
+            return await awaitable
+
+        return self.loop.run_until_complete(whole())
+
+    def renew(self) -> None:
+        """Where code that ran beside the loop has closed it: a new one."""
+        if self.loop.is_closed():
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+
+    def serve(self) -> None:
+        self._serve()
+        self.close()
+
+    def run(self, job: Job) -> None:
+        """Run one job to its end, in place of ``serve``: the loop stands still before and after."""
+        self._stopping = True
+        self.renew()
+        self._begin(job)
+        self._serve()
+
+    def _serve(self) -> None:
+        self._gate.aim, self._gate.in_task, self._gate.keep = self._aim, self._in_user_frames, self._keep
+        while not (self._stopping and not self._tasks):
+            try:
+                self.loop.run_forever()
+            except BaseException as stray:  # asyncio lets two kinds through; a loop of the model's, any
+                if self.loop.is_closed():
+                    raise
+                text = f"a task that belongs to no prediction raised {one_line(stray)}; the worker goes on"
+                self._office.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
+        self._gate.aim = self._gate.in_task = self._gate.keep = None
+
+    def close(self) -> None:
+        """What ``asyncio.run`` does at its end, bounded."""
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        try:
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left, timeout=LEAVE))
+            self.loop.run_until_complete(asyncio.wait_for(self.loop.shutdown_asyncgens(), LEAVE))
+        except (SystemExit, KeyboardInterrupt, asyncio.TimeoutError) as stray:
+            text = f"closing the event loop: {one_line(stray)}"
+            self._office.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if not self._tasks:
+            self.loop.stop()
+
+    def _begin(self, job: Job) -> None:
+        if job.cancelled:
+            job.cut()
+            return
+        task = self._tasks[job.run] = _Task(job)
+        task.task = self.loop.create_task(self._run(task))
+        task.task.add_done_callback(lambda _: self._drop(task))
+
+    def _cancel(self, job: Job) -> None:
+        task = self._tasks.get(job.run)
+        if task is None:
+            return  # not begun (it will be cut) or ended
+        self._aims.discard(task)
+        if not self._aims:
+            self._gate.settle()
+        if job.stage is Stage.WAITING:
+            return  # its first step, which is due, will see it; a cancelled task would never make that step
+        if not task.delivered and task.task is not None:
+            task.delivered = True
+            task.task.cancel()
+
+    def _aim(self) -> BaseException | None:
+        """What the gate may raise now; on the main thread, maybe in a signal handler."""
+        self._gate.settle()  # whatever comes of it: the I/O thread pokes again
+        running = asyncio.current_task(self.loop)
+        if running is not None and running is self._late:
+            self._late = None
+            return asyncio.CancelledError()
+        for task in self._aims:
+            if task.task is running:
+                if task.inside and not task.delivered:
+                    task.delivered = True
+                    self._aims.discard(task)
+                    return asyncio.CancelledError()
+            elif running is not None and current.get() is task.job.record and running not in task.struck:
+                task.struck.add(running)  # a task that it started: its own cancel follows when the loop is free
+                return asyncio.CancelledError()
+        return None  # another task blocks the loop
+
+    def _in_user_frames(self) -> bool:
+        running = asyncio.current_task(self.loop)
+        return running is not None and all(task.inside for task in self._tasks.values() if task.task is running)
+
+    def _keep(self, error: BaseException, owner: object) -> bool:
+        """For the next step of the run that set the timer, or else of the one at work; whether there may be one."""
+        running = asyncio.current_task(self.loop)
+        for task in self._tasks.values():
+            meant = task.task is running if owner is None else task.job.record is owner
+            if meant and not (task.task is running and task.inside and self._gate.depth):
+                task.owed = error if task.owing else None
+                return task.owing
+        return False
+
+    def _drop(self, task: _Task) -> None:
+        """The task is over: if user code cancelled it before its first step, its run has not ended yet."""
+        if task.job.stage is not Stage.ENDED:
+            self._tasks.pop(task.job.run)
+            task.job.end("CancelledError")
+        if self._stopping and not self._tasks:
+            self.loop.stop()
+
+    async def _run(self, task: _Task) -> None:
+        job = task.job
+        if job.cancelled:
+            self._tasks.pop(job.run)
+            job.cut()
+            return
+        job.open()
+        fault: BaseException | None = None
+        outputs = Sender(job)
+        begin = time.perf_counter()
+        try:
+            await self._run_model(task, outputs)
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
+            fault = error
+        task.owing, task.owed = False, None
+        if self._gate.forked:
+            end_forked_child(fault)
+        text = self._explain(task, outputs, fault)
+        fault = None  # and what its frames hold: it goes while its text is still this run's
+        self._tasks.pop(job.run)
+        self._aims.discard(task)
+        end_timers(job.record)
+        job.end(text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
+
+    def _explain(self, task: _Task, outputs: Sender, fault: BaseException | None) -> str | None:
+        try:
+            return self._call(task, lambda: outputs.explain(fault))
+        except BaseException:  # noqa: BLE001  a cancel, or what a signal handler of the user's raised
+            return None if fault is None else type(fault).__name__
+
+    async def _await(self, task: _Task, step: Callable[[], Awaitable[Any]]) -> Any:
+        """Make one awaitable of user code and await it, open to the gate."""
+        awaitable = None
+        self._pay(task)
+        try:
+            task.inside = True
+            awaitable = step()
+            return await awaitable
+        finally:
+            task.inside = False
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()  # a cancel came before its first step
+
+    def _call(self, task: _Task, step: Callable[[], T]) -> T:
+        """Call user code that is not awaited, open to the gate."""
+        self._pay(task)
+        try:
+            task.inside = True
+            return step()
+        finally:
+            task.inside = False
+
+    def _pay(self, task: _Task) -> None:
+        """Raise what is owed."""
+        if task.owed is not None:
+            owed, task.owed = task.owed, None
+            raise owed
+
+    async def _run_model(self, task: _Task, outputs: Sender) -> None:
+        job = task.job
+        model = job.model
+        args, kwargs = self._call(task, lambda: model.bind(job.values()))
+        result = self._call(task, lambda: model.call(*args, **kwargs))
+        if inspect.isawaitable(result):
+            awaitable = result
+            try:
+                result = await self._await(task, lambda: awaitable)
+            finally:
+                if inspect.iscoroutine(awaitable):
+                    awaitable.close()  # what was owed came before its first step
+        if is_async_stream(result):
+            outputs.is_stream = True
+            await self._stream(task, result, outputs)
+        elif is_stream(result) or isinstance(result, (list, tuple)):
+            outputs.is_stream = True
+            await self._each(task, result, outputs)
+        elif result is not None:
+            job.result = await self._frame(task, result, outputs, yielded=False)
+
+    async def _stream(self, task: _Task, items: Any, outputs: Sender) -> None:
+        """Send what an async iterator yields, then close it, whatever happens."""
+        last = time.monotonic()
+        try:
+            while True:
+                try:
+                    item = await self._await(task, items.__anext__)
+                except StopAsyncIteration:
+                    break
+                await self._send(task, item, outputs, yielded=True)
+                item = None
+                now = time.monotonic()
+                if now - last > SLICE:
+                    await asyncio.sleep(0)
+                    last = time.monotonic()
+        except BaseException as error:
+            try:
+                await self._unwind(task, items, error)
+            except BaseException as second:  # noqa: BLE001  its clean-up failed too: the first fault is the run's
+                outputs.note(second)
+            raise
+        if (close := getattr(items, "aclose", None)) is not None:
+            await self._await(task, close)
+
+    async def _unwind(self, task: _Task, items: Any, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError) and inspect.isasyncgen(items) and items.ag_frame is not None:
+            try:  # it came between two items
+                await self._await(task, lambda: items.athrow(asyncio.CancelledError()))
+            except (StopAsyncIteration, asyncio.CancelledError):
+                return
+        if (close := getattr(items, "aclose", None)) is not None:
+            await self._await(task, close)
+
+    async def _each(self, task: _Task, result: Any, outputs: Sender) -> None:
+        """A list, or a sync iterator that a coroutine returned: item by item, other tasks in between."""
+        yielded = not isinstance(result, (list, tuple))
+        items, end = iter(result), object()
+        try:
+            while (item := self._call(task, lambda: next(items, end))) is not end:
+                await self._send(task, item, outputs, yielded=yielded)
+                await asyncio.sleep(0)
+        finally:
+            if yielded and (close := getattr(items, "close", None)) is not None:
+                self._call(task, close)
+
+    async def _frame(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> bytearray:
+        """The frame of one item; what touches the disk does so in a thread."""
+        if is_file(item):
+            wire = await self._await(task, lambda: aside(self.loop, outputs.try_encode, item, yielded=yielded))
+            if isinstance(wire, BaseException):
+                raise wire
+        else:
+            wire = self._call(task, lambda: outputs.encode(item, yielded=yielded))
+        return outputs.frame(wire)
+
+    async def _send(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> None:
+        """Send one item, once there is room."""
+        frame = await self._frame(task, item, outputs, yielded=yielded)
+        writer = task.job.slot.writer
+        if writer.full:
+            room = self.loop.create_future()
+
+            def tell() -> None:
+                self.loop.call_soon_threadsafe(_set, room)
+
+            if writer.when_room(tell):
+                await room
+        task.job.record.send()  # what was printed before it
+        writer.write(frame)
+
+
+def _set(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)

@@ -1,0 +1,119 @@
+"""Signal handlers of user code, kept out of ours.
+
+A handler runs in the main thread wherever that is: an alarm that a run left behind comes while we wait for the next
+one, or write the end of the last. What it raises there would end the worker; and a ``TimeoutError`` that it raises
+inside a ``write`` of ours is an OSError, by which the socket would be taken for broken. So ``signal.signal`` is
+wrapped: the handlers it sets are called as ever, and what they raise while no user frame is on top is kept for the
+code that was on its way to one, which gets it as soon as it goes on; where there is none it is told to the log and
+dropped. An alarm that comes again and again would find every gap between two lines of ours, so it is not enough that
+a flag says "user code": the very frame that is interrupted must not be one of those that keep the flags, nor may it
+lie below a handler that is just finding that out (``gate.judging``).
+
+``signal.getsignal`` and the results of ``signal.signal`` name the user's handlers, never ours.
+
+Timers are wrapped as well, to know which run set them: of several async runs it is that one which is meant, whichever
+is at work when the timer rings, and a timer that a run leaves behind ends with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from cog_trio.worker.cancel.gate import Gate
+from cog_trio.worker.cancel.stack import HANDLERS, KEEPERS
+from cog_trio.worker.logs.run_log import Journal, current
+
+_MARK: Final = "__cog_trio_guards_handlers__"
+_timers: Final[dict[int, Journal | None]] = {}  # by kind: the run that set it last
+_KINDS: Final[dict[int, int]] = {  # of the timer that sends this signal
+    signal.SIGALRM: signal.ITIMER_REAL,
+    signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
+    signal.SIGPROF: signal.ITIMER_PROF,
+}
+
+
+class _Guarded:
+    """A handler in its guard."""
+
+    __slots__ = ("gate", "handler", "report")
+
+    def __init__(self, handler: Callable[..., Any], gate: Gate, report: Callable[[BaseException], None]) -> None:
+        self.handler = handler
+        self.gate = gate
+        self.report = report
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        gate = self.gate
+        nested, gate.judging = gate.judging, True
+        try:
+            owner = _timers.get(_KINDS.get(signum, -1))
+            theirs = not nested and gate.exposed(frame) and (owner is None or owner is current.get())
+        finally:
+            gate.judging = nested
+        if theirs:
+            self.handler(signum, frame)
+            return
+        try:
+            self.handler(signum, frame)
+        except BaseException as error:  # noqa: BLE001  it is the user's, and we are not to get it
+            gate.judging = True
+            try:
+                if not gate.owe(error, owner):
+                    self.report(error)
+            finally:
+                gate.judging = nested
+
+
+def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
+    """Wrap the functions, once; handlers that are set by then stay as they are."""
+    set_handler, get_handler = signal.signal, signal.getsignal
+    if hasattr(set_handler, _MARK):
+        return
+
+    @functools.wraps(set_handler)
+    def guarded_signal(signalnum: Any, handler: Any) -> Any:
+        return _bare(set_handler(signalnum, _Guarded(handler, gate, report) if callable(handler) else handler))
+
+    @functools.wraps(get_handler)
+    def guarded_getsignal(signalnum: Any) -> Any:
+        return _bare(get_handler(signalnum))
+
+    setattr(guarded_signal, _MARK, True)
+    signal.signal = guarded_signal
+    signal.getsignal = guarded_getsignal
+    KEEPERS.add(__file__)
+    HANDLERS.add(_Guarded.__call__.__code__)
+    _watch_timers()
+
+
+def _watch_timers() -> None:
+    set_timer, set_alarm = signal.setitimer, signal.alarm
+
+    @functools.wraps(set_timer)
+    def watched_setitimer(which: Any, *times: Any) -> Any:
+        _timers[which] = current.get()
+        return set_timer(which, *times)
+
+    @functools.wraps(set_alarm)
+    def watched_alarm(seconds: Any) -> Any:
+        _timers[signal.ITIMER_REAL] = current.get()
+        return set_alarm(seconds)
+
+    signal.setitimer = watched_setitimer
+    signal.alarm = watched_alarm
+
+
+def end_timers(run: Journal) -> None:
+    """Stop the timers that this run set and left behind: nobody is there who expects them."""
+    for which, owner in list(_timers.items()):
+        if owner is run:
+            signal.setitimer(which, 0)
+            del _timers[which]
+
+
+def _bare(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, _Guarded) else handler

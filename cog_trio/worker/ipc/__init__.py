@@ -1,0 +1,1 @@
+"""Messages to the parent, from any thread."""

@@ -1,0 +1,1 @@
+"""What user code prints, and which run it belongs to."""

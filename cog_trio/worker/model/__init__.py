@@ -1,0 +1,1 @@
+"""The user's model: loading, inputs and outputs as values, health check, tracebacks."""

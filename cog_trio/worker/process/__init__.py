@@ -1,0 +1,1 @@
+"""The worker as a process: its start and end, its two threads, its guardian."""

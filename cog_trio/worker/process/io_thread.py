@@ -1,0 +1,400 @@
+"""The I/O thread: trio, beside the main thread that runs user code.
+
+It reads the control channel, the slot sockets and the capture pipes, makes inputs ready, asks the health check, and
+sends what producers had to leave pending. It never waits for user code. Messages that start or end something are
+handed to the main thread through the executor; data never comes this way, its producers write it themselves.
+
+A parent that breaks the protocol is told so, never ignored (W15): on a slot by Failed, which makes that slot
+unusable; on the control channel by Fatal, after which the worker ends. The end of the control channel, in any
+state, kills the worker's process group: nobody is left to work for (W8).
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn, Protocol
+
+import msgspec
+import trio
+
+from cog_trio.bridge.channel import FIRST_READ, READ_SIZE
+from cog_trio.bridge.codec import FrameBuffer, LineBuffer, ProtocolBroken, control_requests, encode_line, slot_requests
+from cog_trio.bridge.protocol import (
+    PROTOCOL_VERSION,
+    Cancel,
+    ControlRequest,
+    ControlResponse,
+    Fatal,
+    FilesTaken,
+    Healthcheck,
+    HealthcheckResult,
+    Init,
+    LogSource,
+    Predict,
+    ProtocolVersion,
+    Shutdown,
+    ShuttingDown,
+    SlotId,
+    SlotRequest,
+)
+from cog_trio.worker.ipc.message_writer import Writer, WriterBroken
+from cog_trio.worker.model.load import Models
+from cog_trio.worker.model.tracebacks import one_line
+from cog_trio.worker.runs.prepare_inputs import Unready, decode, prepare
+from cog_trio.worker.runs.slots import Job, Slot, Stage
+
+if sys.version_info >= (3, 11):
+    from typing import assert_never
+else:
+    from typing_extensions import assert_never
+
+SOCKETS_A_MESSAGE: Final = 200  # descriptors that come at once, at most
+LAST_WORDS: Final = 1.0  # seconds for Fatal to reach the parent, and for this thread to end
+BROKEN: Final = 70  # exit status after Fatal, or after a fault of our own
+
+
+class Executor(Protocol):
+    """The main thread, as this one sees it."""
+
+    def submit(self, job: Job) -> None:
+        """Run the job: it is ready."""
+
+    async def cancel(self, job: Job) -> None:
+        """Interrupt the job; returns when there is nothing left to do about it."""
+
+    def stop(self) -> None:
+        """Have the main thread leave when no job is left."""
+
+
+class Tools(Protocol):
+    """What the main thread has made for this one when the model is there."""
+
+    @property
+    def models(self) -> Models: ...
+
+    @property
+    def executor(self) -> Executor: ...
+
+    def opened(self, job: Job) -> None: ...
+
+    def leaving(self, job: Job) -> None: ...
+
+    def closing(self, job: Job) -> None: ...
+
+    async def check_health(self, id: str) -> HealthcheckResult: ...
+
+
+class IO:
+    """The I/O thread. Its methods are for any thread, but where they say otherwise."""
+
+    def __init__(self, control_in: int, control_out: int, slot0: int) -> None:
+        self.inbox: Final[queue.SimpleQueue[Init | None]] = queue.SimpleQueue()  # None: leave
+        self.control: Final = Writer(control_out, lambda: self._flush_soon(self.control))
+        self.slots: Final[list[Slot]] = []
+        self.stopping = False  # Shutdown has come
+        self._control_in = control_in
+        self._slot0 = slot0
+        self._initialised = False
+        self._tools: Tools | None = None
+        self._arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._cancelling: set[Job] = set()
+        self._nursery: trio.Nursery | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="cog-trio io", daemon=True)
+
+    # Main thread
+
+    def start(self, pump: Callable[[LogSource], Awaitable[None]]) -> None:
+        """Start the thread; ``pump`` reads one capture pipe, for ever."""
+        self._pump = pump
+        self._thread.start()
+        self._up.wait()
+
+    def open_slots(self, tools: Tools, count: int) -> queue.SimpleQueue[bool]:
+        """Take the sockets of ``count`` slots, which the parent sends now, and read all of them from then on.
+
+        Gives a queue that has an item once they have come: True, or False if the worker is to leave instead.
+        """
+        self._tools = tools
+        self.post(self.start_soon, self._open_slots, count)
+        return self._arrived
+
+    def stop(self) -> None:
+        """End the thread, at the end of the interpreter; what it leaves pending is the caller's to send."""
+        if self._thread.is_alive() and self._nursery is not None:
+            self.post(self._nursery.cancel_scope.cancel)
+            self._thread.join(LAST_WORDS)
+
+    # Office (slots.py)
+
+    def send(self, message: ControlResponse) -> None:
+        try:
+            self.control.write(encode_line(message))
+        except WriterBroken:
+            return  # the parent is gone: the end of the channel's other half is about to kill us
+
+    def post(self, function: Callable[..., object], *args: Any) -> None:
+        assert self._token is not None
+        try:
+            self._token.run_sync_soon(function, *args)
+        except trio.RunFinishedError:
+            return  # the interpreter is ending
+
+    def clean(self, job: Job) -> None:
+        self.start_soon(self._clean, job)
+
+    def opened(self, job: Job) -> None:
+        assert self._tools is not None
+        self._tools.opened(job)
+
+    def leaving(self, job: Job) -> None:
+        assert self._tools is not None
+        self._tools.leaving(job)
+
+    def closing(self, job: Job) -> None:
+        assert self._tools is not None
+        self._tools.closing(job)
+
+    def _flush_soon(self, writer: Writer) -> None:
+        self.post(self.start_soon, writer.flush)
+
+    # All below: I/O thread
+
+    def start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(function, *args)
+
+    def _main(self) -> None:
+        try:
+            trio.run(self._run, strict_exception_groups=True)
+        except BaseException:  # noqa: BLE001  a worker without this thread could hear nobody
+            os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+            os._exit(BROKEN)
+
+    async def _run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._token = trio.lowlevel.current_trio_token()
+            nursery.start_soon(self._pump, LogSource.STDOUT)
+            nursery.start_soon(self._pump, LogSource.STDERR)
+            nursery.start_soon(self._read_control)
+            self._add_slot(self._slot0)
+            self._up.set()
+
+    def _add_slot(self, fd: int) -> None:
+        slot = Slot(SlotId(len(self.slots)), fd, self, lambda slot: self._flush_soon(slot.writer))
+        self.slots.append(slot)
+        slot.emit(ProtocolVersion(PROTOCOL_VERSION))
+
+    def _fatal(self, reason: str) -> NoReturn:
+        """Tell the parent, then end this process at once; its guardian ends the children."""
+        self.send(Fatal(reason))
+        self.control.finish(LAST_WORDS)  # blocks this thread: there is nothing left for it to do
+        os._exit(BROKEN)
+
+    # Control
+
+    async def _read_control(self) -> None:
+        buffer = LineBuffer()
+        while True:
+            await trio.lowlevel.wait_readable(self._control_in)
+            data = _read(self._control_in)
+            if data == b"":
+                os.killpg(0, signal.SIGKILL)
+            try:
+                buffer.feed(data or b"")
+                for body in buffer.frames():
+                    self._control_message(control_requests.decode(body))
+            except ProtocolBroken as fault:
+                self._fatal(f"the parent broke the protocol on the control channel: {fault}")
+
+    def _control_message(self, message: ControlRequest) -> None:
+        match message:
+            case Init():
+                if self._initialised:
+                    raise ProtocolBroken("a second Init")
+                self._initialised = True
+                self.inbox.put(message)
+            case Cancel():
+                self._cancel(message)
+            case Healthcheck():
+                if self._tools is None:
+                    raise ProtocolBroken("Healthcheck before the model is described")
+                self.start_soon(self._check_health, self._tools, message.id)
+            case Shutdown():
+                self._shutdown()
+            case _:
+                assert_never(message)
+
+    def _shutdown(self) -> None:
+        if self.stopping:
+            return
+        self.stopping = True
+        self.send(ShuttingDown())
+        self.inbox.put(None)
+        self._arrived.put(False)
+        if self._tools is not None:
+            self._tools.executor.stop()
+
+    async def _check_health(self, tools: Tools, id: str) -> None:
+        self.send(await tools.check_health(id))
+
+    def _cancel(self, message: Cancel) -> None:
+        if not 0 <= message.slot < len(self.slots):
+            raise ProtocolBroken(f"Cancel for slot {message.slot}, which there is not")
+        slot = self.slots[message.slot]
+        slot.cancelled = max(slot.cancelled, message.run)
+        job = slot.job
+        if job is not None and job.run == message.run:
+            if job.id != message.id:
+                raise ProtocolBroken(f"Cancel names run {message.run} by the id of another")
+            self._interrupt(job)
+
+    def _interrupt(self, job: Job) -> None:
+        """Have the job end, wherever it is. Repeatable."""
+        if job.stage is Stage.PREPARING:
+            if job.scope is not None:
+                job.scope.cancel()
+        elif job.stage is not Stage.ENDED and job not in self._cancelling:
+            self._cancelling.add(job)
+            self.start_soon(self._interrupt_main, job)
+
+    async def _interrupt_main(self, job: Job) -> None:
+        assert self._tools is not None
+        await self._tools.executor.cancel(job)
+        self._cancelling.discard(job)
+
+    # Slots
+
+    async def _open_slots(self, count: int) -> None:
+        try:
+            while len(self.slots) < count:
+                await trio.lowlevel.wait_readable(self._slot0)
+                for fd in _receive_sockets(self._slot0):
+                    self._add_slot(fd)
+        except (ProtocolBroken, OSError) as fault:
+            self._fatal(f"the sockets of the slots did not come: {one_line(fault)}")
+        if len(self.slots) > count:
+            self._fatal(f"{len(self.slots)} sockets came for {count} slots")
+        for slot in self.slots:
+            self.start_soon(self._read_slot, slot)
+        self._arrived.put(True)
+
+    async def _read_slot(self, slot: Slot) -> None:
+        buffer, size = FrameBuffer(), FIRST_READ
+        try:
+            while not slot.dead:
+                await trio.lowlevel.wait_readable(slot.fd)
+                if (data := _read(slot.fd, size)) == b"":
+                    buffer.close()
+                    raise ProtocolBroken("the parent closed it")
+                buffer.feed(data or b"")
+                size = READ_SIZE if data and len(data) >= FIRST_READ else FIRST_READ
+                for body in buffer.frames():
+                    self._slot_message(slot, slot_requests.decode(body))
+        except ProtocolBroken as fault:
+            if not self.stopping:
+                slot.fail(f"slot {slot.index} broke: {fault}")
+        if slot.job is not None:
+            self._interrupt(slot.job)
+
+    def _slot_message(self, slot: Slot, message: SlotRequest) -> None:
+        if message.slot != slot.index:
+            raise ProtocolBroken(f"a frame for slot {message.slot}")
+        match message:
+            case Predict():
+                self._predict(slot, message)
+            case FilesTaken():
+                job = slot.job
+                if job is None or (job.id, job.run) != (message.id, message.run) or not job.files_taken():
+                    raise ProtocolBroken(f"FilesTaken for run {message.run}, which has no files to be taken")
+            case _:
+                assert_never(message)
+
+    def _predict(self, slot: Slot, message: Predict) -> None:
+        if slot.job is not None:
+            raise ProtocolBroken(f"Predict {message.run} while run {slot.job.run} is open")
+        if (message.input is msgspec.UNSET) is (message.input_file is msgspec.UNSET):
+            raise ProtocolBroken("Predict needs exactly one of input and input_file")
+        assert self._tools is not None
+        model = self._tools.models.get(message.mode)
+        if model is None:
+            raise ProtocolBroken(f"Predict to {message.mode.value}, which the model can't")
+        job = slot.job = Job(slot, message, model)
+        if job.cancelled:
+            job.cut()
+            return
+        try:
+            ready = decode(job)
+        except Unready as error:
+            job.end(str(error))
+            return
+        if ready:
+            self._submit(job)
+        else:
+            job.scope = trio.CancelScope()
+            self.start_soon(self._prepare, job, job.scope)
+
+    async def _prepare(self, job: Job, scope: trio.CancelScope) -> None:
+        fault = None
+        try:
+            with scope:
+                await prepare(job)
+        except Unready as error:
+            fault = str(error)
+        if job.cancelled:
+            job.cut()
+        elif fault is not None:
+            job.end(fault)
+        else:
+            self._submit(job)
+
+    def _submit(self, job: Job) -> None:
+        assert self._tools is not None
+        job.stage = Stage.WAITING
+        self._tools.executor.submit(job)
+
+    async def _clean(self, job: Job) -> None:
+        assert job.cleanup is not None
+        await trio.to_thread.run_sync(job.cleanup)
+        job.idle()
+
+
+def _read(fd: int, size: int = READ_SIZE) -> bytes | None:
+    """What is there: b"" at the end, None if it was a false alarm."""
+    try:
+        return os.read(fd, size)
+    except BlockingIOError:
+        return None
+    except ConnectionResetError:
+        return b""
+
+
+def _receive_sockets(fd: int) -> list[int]:
+    """One message of exactly one byte and the descriptors that come with it."""
+    with socket.socket(fileno=os.dup(fd)) as channel:
+        space = socket.CMSG_LEN(SOCKETS_A_MESSAGE * array.array("i").itemsize)
+        try:
+            data, ancillary, flags, _ = channel.recvmsg(1, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        except BlockingIOError:
+            return []
+    received = array.array("i")
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            received.frombytes(payload[: len(payload) - len(payload) % received.itemsize])
+    for socket_fd in received:
+        os.set_inheritable(socket_fd, False)
+    if not data:
+        raise ProtocolBroken("the parent closed slot 0")
+    if flags & socket.MSG_CTRUNC or not received:
+        raise ProtocolBroken("a message on slot 0 that brings no whole set of sockets")
+    return received.tolist()

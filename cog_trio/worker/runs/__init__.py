@@ -1,0 +1,1 @@
+"""One run: its inputs, its stages, its output."""

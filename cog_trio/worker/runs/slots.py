@@ -1,0 +1,249 @@
+"""One slot and the run that is open on it, seen from all threads of the worker.
+
+A job goes through four stages: its inputs are made ready (I/O thread), it waits for its thread, user code runs, it
+has ended. Every way out of a stage ends in exactly one of three: ``end`` (a terminal frame, then Idle once the files
+have been taken and the temporary inputs are gone), ``cut`` (no user code began: Cancelled and Idle on the control
+channel, nothing on the socket), or the slot is dead (the protocol broke: Failed has been said, nothing more is).
+
+The slot keeps one integer beside: the highest run that was cancelled (D19). Whether a run counts as cancelled is
+asked once, right before its terminal frame. ``job`` is emptied before Idle is written, since the next Predict may
+follow at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from typing import Any, Final, NoReturn, Protocol
+
+import msgspec
+import trio
+
+from cog_trio.bridge.codec import encode_frame
+from cog_trio.bridge.protocol import (
+    Cancelled,
+    ControlResponse,
+    Done,
+    Failed,
+    FromSlot,
+    Idle,
+    Metric,
+    MetricMode,
+    Predict,
+    RunCancelled,
+    RunFailed,
+    SlotId,
+)
+from cog_trio.worker.cancel.gate import gate
+from cog_trio.worker.ipc.message_writer import Writer, WriterBroken
+from cog_trio.worker.logs.run_log import Record
+from cog_trio.worker.model.input_values import Files, coerce
+from cog_trio.worker.model.load import Model
+from cog_trio.worker.model.tracebacks import sole, trace
+
+
+class Office(Protocol):
+    """What slots and executors ask of the I/O thread, from any thread."""
+
+    def send(self, message: ControlResponse) -> None:
+        """Write one control message; never blocks."""
+
+    def post(self, function: Callable[..., object], *args: Any) -> None:
+        """Have a function called in the I/O thread; lost once that has ended."""
+
+    def start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Start a task; called in the I/O thread."""
+
+    def clean(self, job: Job) -> None:
+        """Delete the job's temporary inputs, then ``job.idle()``; called in the I/O thread."""
+
+    def opened(self, job: Job) -> None:
+        """User code of the job begins: its text is routed to its record from here on."""
+
+    def leaving(self, job: Job) -> None:
+        """User code of the job has returned: take what waits in streams of its own. This may run code of the user's."""
+
+    def closing(self, job: Job) -> None:
+        """It has ended: send all text of it that was written, in whatever way."""
+
+
+def end_forked_child(fault: BaseException | None) -> NoReturn:
+    """User code forked this process and let it return to us: it is no worker, whatever it holds.
+
+    It ends as a program would: by the code of ``sys.exit``, or with a traceback and 1; with 1 as well if it returned.
+    """
+    code: object = 1
+    fault = fault and sole(fault)
+    try:
+        if isinstance(fault, SystemExit):
+            code = 0 if fault.code is None else fault.code
+        elif fault is not None:
+            print(trace(fault), end="", file=sys.stderr)
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(code & 0xFF if isinstance(code, int) else 1)
+
+
+class Stage(Enum):
+    PREPARING = auto()
+    WAITING = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+class Slot:
+    """One socket; ``fd`` stays the caller's to close."""
+
+    def __init__(self, index: SlotId, fd: int, office: Office, on_pending: Callable[[Slot], None]) -> None:
+        self.index: Final = index
+        self.fd: Final = fd
+        self.office: Final = office
+        self.writer: Final = Writer(fd, lambda: on_pending(self))
+        self.cancelled = 0  # highest run that the parent has cancelled
+        self.job: Job | None = None
+        self.dead = False
+
+    def emit(self, message: FromSlot) -> None:
+        """Write one frame; never blocks.
+
+        Raises:
+          WriterBroken: if the parent has closed the socket.
+        """
+        self.writer.write(encode_frame(message))
+
+    def ask_late(self, record: Record) -> None:
+        """Have the I/O thread send what a torrent of text leaves waiting."""
+        self.office.post(self.office.start_soon, record.send_late)
+
+    def fail(self, reason: str) -> None:
+        """The slot can't be used any more, and its run, if any, has failed with this reason. Repeatable."""
+        if not self.dead:
+            self.dead = True
+            job = self.job
+            if job is None:
+                self.office.send(Failed(reason, self.index))
+            else:
+                self.office.send(Failed(reason, self.index, job.id, job.run))
+
+
+class Job:
+    """One run in the worker."""
+
+    def __init__(self, slot: Slot, predict: Predict, model: Model) -> None:
+        self.slot: Final = slot
+        self.id: Final = predict.id
+        self.run: Final = predict.run
+        self.predict: Final = predict
+        self.model: Final = model  # the callable that it calls
+        self.context: dict[str, str] = predict.context
+        self.record: Final = Record(slot.index, predict.id, predict.run, slot.emit, slot.writer, slot.ask_late)
+        self.stage = Stage.PREPARING
+        self.scope: trio.CancelScope | None = None  # of the preparation, where that takes time
+        self.input: dict[str, Any] = {}
+        self.local: Files = {}  # of the URLs among them
+        self.cleanup: Callable[[], None] | None = None  # deletes temporary inputs; blocks
+        self.files = False  # the parent was told of a file and will say FilesTaken
+        self.taken = False
+        self.result: bytearray | None = None  # frame of a result that is one value: it leaves with the terminal frame
+
+    @property
+    def cancelled(self) -> bool:
+        return self.slot.cancelled >= self.run or self.slot.dead
+
+    def values(self) -> dict[str, Any]:
+        """The inputs as the model takes them, on the thread that calls it.
+
+        Raises:
+          InputError: if one has no form that its parameter takes.
+        """
+        return coerce(self.model.parameters, self.input, self.local)
+
+    def open(self) -> None:
+        """User code begins; on the main thread, in the context that will run it."""
+        self.stage = Stage.RUNNING
+        self.slot.office.opened(self)
+
+    # From the code of the run
+
+    def write(self, frame: bytearray) -> None:
+        """Send a frame once there is room; a cancel of the run ends the wait, and the frame is sent all the same.
+
+        Raises:
+          WriterBroken: if the parent has closed the socket.
+        """
+        writer = self.slot.writer
+        self.record.send()  # what was printed before it
+        if writer.full:
+            writer.wait(gate.wake_fd)
+        writer.write(frame)
+
+    def metric(self, name: str, value: bytes, mode: MetricMode) -> None:
+        """Send one metric, from any thread of the run. After its end: nothing."""
+        with gate.runtime():
+            self.record.post_frame(encode_frame(Metric(name, msgspec.Raw(value), mode)))
+            self.record.wait()
+
+    # Ends
+
+    def end(self, error: str | None, *, seconds: float = 0.0, is_stream: bool = False) -> None:
+        """User code has ended, or its inputs could not be made: send what was written, then the terminal frame."""
+        slot = self.slot
+        self.slot.office.closing(self)
+        self.stage = Stage.ENDED
+        if slot.dead:
+            self._finish()
+            return
+        terminal: Done | RunFailed | RunCancelled
+        if slot.cancelled >= self.run:
+            terminal = RunCancelled(slot.index, self.id, self.run)
+        elif error is not None:
+            terminal = RunFailed(slot.index, self.id, self.run, error)
+        else:
+            terminal = Done(slot.index, self.id, self.run, seconds, is_stream)
+        frame = encode_frame(terminal)
+        if self.result is not None:
+            frame = self.result + frame
+            self.result = None
+        idle = not self.files and self.cleanup is None
+        if idle:  # in the same write: one wake of the parent for both
+            frame += encode_frame(Idle(slot.index, self.id, self.run))
+            slot.job = None
+        try:
+            slot.writer.write(frame)
+        except WriterBroken as broken:
+            slot.fail(f"the slot socket broke: {broken}")
+        if not idle and (slot.dead or not self.files):
+            self._finish()
+
+    def files_taken(self) -> bool:
+        """The parent has read all files. False: it had no reason to say so, or said it before."""
+        if not self.files or self.taken or self.stage is not Stage.ENDED:
+            return False
+        self.taken = True
+        self._finish()
+        return True
+
+    def cut(self) -> None:
+        """No user code began, and none will."""
+        self.stage = Stage.ENDED
+        self.record.finish()
+        if not self.slot.dead:
+            self.slot.office.send(Cancelled(self.slot.index, self.id, self.run))
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.cleanup is None:
+            self.idle()
+        else:
+            self.slot.office.post(self.slot.office.clean, self)
+
+    def idle(self) -> None:
+        """Nothing of the run is left."""
+        self.slot.job = None
+        if not self.slot.dead:
+            self.slot.office.send(Idle(self.slot.index, self.id, self.run))

@@ -1,0 +1,174 @@
+"""The console keeps the order of what is printed, waits for no reader for ever, and has a line that moves."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from cog_trio.cli.run import console, progress
+from cog_trio.cli.run.console import Console, open_console
+from cog_trio.cli.run.session import Stop, run_session
+
+
+class Seen:
+    """A bar that notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.shown = False
+        self._called = trio.lowlevel.ParkingLot()
+
+    async def until(self, *calls: str) -> None:
+        """Wait until so much was asked, and see that it was just this."""
+        while len(self.calls) < len(calls):
+            await self._called.park()
+        assert self.calls == list(calls)
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        self._called.unpark_all()
+
+    def phase(self, text: str) -> None:
+        self._note(f"phase {text}")
+
+    def amount(self, fetched: tuple[int, int | None] | None) -> None:
+        """Not looked at here."""
+
+    def draw(self) -> None:
+        if not self.shown:
+            self._note("draw")
+        self.shown = True
+
+    def hide(self) -> None:
+        if self.shown:
+            self._note("hide")
+        self.shown = False
+
+
+@contextmanager
+def pipes(monkeypatch: pytest.MonkeyPatch, **streams: str) -> Iterator[dict[str, int]]:
+    """Pipes in place of stdout and stderr; their read ends."""
+    ends = {name: os.pipe() for name in ("OUT", "ERR")}
+    for name, (_, write) in ends.items():
+        monkeypatch.setattr(console, name, write)
+    try:
+        yield {name: read for name, (read, _) in ends.items()}
+    finally:
+        for pair in ends.values():
+            for end in pair:
+                try:
+                    os.close(end)
+                except OSError:
+                    assert streams.get("closed"), "closed by nobody"
+
+
+async def test_text_is_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pipes(monkeypatch) as ends:
+        async with open_console(None) as out:
+            for number in range(3):
+                out.err(f"log {number}\n")
+                out.out(b"%d" % number)
+            out.say("done")
+        assert os.read(ends["OUT"], 100) == b"012"
+        assert os.read(ends["ERR"], 100) == b"log 0\nlog 1\nlog 2\ndone\n"
+
+
+async def test_the_line_comes_after_a_silence_and_goes_before_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never stands where a line of the model is not finished."""
+    with pipes(monkeypatch), trio.fail_after(30):
+        seen = Seen()
+        async with open_console(seen) as out:
+            out.phase("Running")
+            await seen.until("phase Running", "draw")
+            out.err("half a")
+            await seen.until("phase Running", "draw", "hide")
+            await trio.sleep(3 * console.TICK)  # in which it would be drawn
+            out.err(" line\n")
+            await seen.until("phase Running", "draw", "hide", "draw")
+        assert not seen.shown
+
+
+async def test_a_reader_that_has_left_is_told_once_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pipes(monkeypatch, closed="yes") as ends:
+        os.close(ends["OUT"])
+        async with open_console(None) as out:
+            out.out(b"x")
+            with trio.fail_after(10):
+                await out.closed.wait()
+            for _ in range(100):
+                out.out(b"x" * 2**20)
+            with trio.fail_after(10):
+                await out.room()
+            out.say("still here")
+        assert os.read(ends["ERR"], 100) == b"still here\n"
+
+
+@pytest.mark.parametrize("body_waits", [True, False])
+async def test_a_full_disk_is_told_and_a_failure(
+    body_waits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also when the last of what was written found it, after all was well."""
+
+    async def body(out: Console, stop: Stop) -> int:
+        out.out(b"x")
+        if body_waits:
+            await trio.sleep_forever()
+        return 0
+
+    with Path("/dev/full").open("wb") as full:  # noqa: ASYNC230 (a device that does not block)
+        monkeypatch.setattr(console, "OUT", full.fileno())
+        with trio.fail_after(10):
+            assert await run_session([], False, False, body) == 1
+    assert capsys.readouterr().err == "cog-trio: stdout can't be written: No space left on device\n"
+
+
+async def test_a_reader_that_stalls_holds_up_neither_the_end_nor_memory(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr(console, "BOUND", 2**20)
+    with pipes(monkeypatch):
+        start = trio.current_time()
+        async with open_console(None) as out:
+            for _ in range(4):
+                out.err("x" * 2**20)
+            assert out._waiting <= 2 * 2**20 + 2**20
+            with trio.move_on_after(1) as patience:
+                await out.room()
+            assert patience.cancelled_caught, "whoever produces waits"
+        assert trio.current_time() - start == pytest.approx(1 + console.LAST_WORDS)
+
+
+def test_without_rich_each_thing_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = builtins.__import__
+
+    def no_rich(name: str, *rest: Any) -> Any:
+        if name.startswith("rich"):
+            raise ModuleNotFoundError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(builtins, "__import__", no_rich)
+    made = progress.open_bar(colour=True)
+    assert isinstance(made, progress.PlainBar)
+    made.phase("Setting up")
+    for fetched in (None, (5, 10), (6, 10)):
+        made.amount(fetched)
+        made.draw()
+        made.draw()
+    assert capsys.readouterr().err == "Setting up …\nFetching the inputs …\n"
+
+
+def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert progress.open_bar(colour=True) is None

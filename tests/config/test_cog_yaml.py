@@ -1,0 +1,187 @@
+"""MODEL and cog.yaml: what is served from where, and one line for what can't be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cog_trio.config.cog_yaml import BadModel, find, load
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "predict.py").touch()
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "model.py").touch()
+    return tmp_path
+
+
+def _yaml(folder: Path, text: str) -> Path:
+    file = folder / "cog.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_file_alone_is_served_from_its_own_folder(folder: Path) -> None:
+    target = find("deep/er/model.py")
+    assert (target.folder, target.predict, target.train) == (folder / "deep" / "er", "model.py", None)
+
+
+def test_D35_file_is_served_from_its_nearest_parent_with_a_cog_yaml(folder: Path) -> None:
+    _yaml(folder, "run: predict.py:Other\nconcurrency:\n  max: 3\n")
+    target = find("deep/er/model.py:Runner")
+    assert (target.folder, target.predict) == (folder, "deep/er/model.py:Runner")
+    assert target.config.settings() == {"max_concurrency": 3}
+
+
+@pytest.mark.parametrize("model", [".", "../{name}", "{path}"])
+def test_folder_is_served_as_its_cog_yaml_says(folder: Path, model: str) -> None:
+    _yaml(folder, "build: {gpu: true}\nrun: predict.py:Runner\ntrain: predict.py:train\n")
+    target = find(model.format(name=folder.name, path=folder))
+    assert (target.folder, target.predict, target.train) == (folder, "predict.py:Runner", "predict.py:train")
+
+
+def test_train_alone(folder: Path) -> None:
+    _yaml(folder, "run: predict.py:Runner\ntrain: deep/er/model.py:train\n")
+    target = find(".", train_only=True)
+    assert (target.folder, target.predict, target.train) == (folder, None, "deep/er/model.py:train")
+    target = find("predict.py:Trainer", train_only=True)
+    assert (target.folder, target.predict, target.train) == (folder, None, "predict.py:Trainer")
+
+
+@pytest.mark.parametrize(
+    ("text", "train_only", "words"),
+    [
+        ("run: predict.py\n", True, "names no training"),
+        ("build: {}\n", False, "names no model"),
+        ("run: predict.py\ntrain: gone.py:train\n", False, "gone.py"),
+    ],
+)
+def test_what_cog_yaml_does_not_name(folder: Path, text: str, train_only: bool, words: str) -> None:
+    _yaml(folder, text)
+    with pytest.raises(BadModel, match=words):
+        find(".", train_only=train_only)
+
+
+def test_predict_is_the_older_spelling(folder: Path) -> None:
+    config = load(_yaml(folder, "predict: predict.py:Predictor\n"))
+    assert config.predict == "predict.py:Predictor"
+    assert len(config.warnings) == 1
+
+
+def test_environment_of_cog_yaml_gives_way_to_what_is_set(folder: Path) -> None:
+    config = load(_yaml(folder, "environment:\n  - A=1\n  - B=x=y\n  - C=\n"))
+    assert config.unset({"A": "own"}) == {"B": "x=y", "C": ""}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (".", "no cog.yaml"),
+        ("deep", "no cog.yaml"),
+        ("missing.py", "missing.py"),
+        ("missing.py:Runner", "missing.py"),
+        ("predict.py:not a name", "not a name"),
+        ("cog.txt", "cog.txt"),
+    ],
+)
+def test_bad_model_is_one_line(folder: Path, model: str, words: str) -> None:
+    with pytest.raises(BadModel, match=words) as caught:
+        find(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_file_of_another_kind_is_refused(folder: Path) -> None:
+    (folder / "model.txt").touch()
+    with pytest.raises(BadModel, match="not a Python file"):
+        find("model.txt")
+
+
+def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
+    (folder / "a:b").mkdir()
+    (folder / "a:b" / "model.py").touch()
+    _yaml(folder, "run: predict.py\n")
+    with pytest.raises(BadModel, match="colon"):
+        find("a:b/model.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no model"),
+        ("- a\n", "cog.yaml:1: must hold a mapping"),
+        ("run: [\n", "not valid YAML: line 2, column 1: "),
+        ("run: 5\n", "cog.yaml:1: run must be"),
+        ("run: ''\n", "run must be"),
+        ("run: predict\n", "run must be a text like run.py:Runner, not 'predict'"),
+        ("run: predict.py:not a name\n", "run must be"),
+        ("run:\n  - pip install x\n", "cog.yaml:2: run must be .* belong to build.run"),
+        ("run: a.py\npredict: b.py\n", "cog.yaml:2: predict .* keep run"),
+        ("run: a.py\nrun: b.py\n", "cog.yaml:2: run stands here a second time, after line 1"),
+        ("run: missing.py:Runner\n", "no such file"),
+        ("Run: predict.py\n", "cog.yaml:1: Run is no key of this file: did you mean run?"),
+        ("run: predict.py\n\nenviroment: []\n", "cog.yaml:3: enviroment is no key .* environment"),
+        ("run: predict.py\nconcurrency: 3\n", "cog.yaml:2: concurrency must be a mapping, with concurrency.max in it"),
+        ("run: predict.py\nconcurrency:\n  max: 0\n", "cog.yaml:3: concurrency.max must be .* not '0'"),
+        ("run: predict.py\nconcurrency: {max: true}\n", "concurrency.max must be a whole number"),
+        ("run: predict.py\nconcurrency: {max: '3'}\n", "concurrency.max must be a whole number"),
+        ("run: predict.py\nconcurrency: {max: [3]}\n", "concurrency.max .* not a list or mapping"),
+        ("run: predict.py\nconcurrency: {Max: 3}\n", "concurrency.Max is no key .* max"),
+        ("run: predict.py\nenvironment: {A: b}\n", "environment must be a list of NAME=value"),
+        ("run: predict.py\nenvironment: [A]\n", "NAME=value"),
+        ('run: predict.py\nenvironment: ["A=\\0"]\n', "NAME=value"),
+        ('run: predict.py\nenvironment: ["A=\\ud800"]\n', "NAME=value"),
+        (
+            "run: predict.py\nenvironment:\n  - A=1\n  - 1=2\n",
+            r"cog.yaml:4: environment\[1\] must be NAME=value, not '1=2'",
+        ),
+        ("run: predict.py\nenvironment: [5]\n", "NAME=value"),
+        ("run: predict.py\nenvironment: [[A=1]]\n", "not a list or mapping"),
+        ("run: predict.py\nenvironment: [A=1, A=2]\n", "sets A a second time"),
+        ("x: \x00\n", "not valid YAML"),
+        ("- " * 1_500 + "\n", "not valid YAML: it is nested too deeply"),
+        ("a: *nowhere\n", "not valid YAML: line 1, column 4: "),
+    ],
+)
+def test_bad_cog_yaml_is_one_line_with_file_line_and_key(folder: Path, text: str, words: str) -> None:
+    _yaml(folder, text)
+    with pytest.raises(BadModel, match=words) as caught:
+        find(".")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_belongs_to_the_build_may_be_as_it_likes(folder: Path) -> None:
+    config = load(
+        _yaml(
+            folder,
+            "build: {python_version: 3.10, run: 7, gpu: !custom yes, runs: {}}\nimage: [1]\nfuture: 2024-99-99\n"
+            "concurrency: {max: 2, default_target: soon}\nrun: predict.py\n",
+        )
+    )
+    assert (config.predict, config.max_concurrency, config.warnings) == ("predict.py", 2, ())
+
+
+def test_anchors_and_merges_are_followed_and_never_unfolded(folder: Path) -> None:
+    """A document that is 10^30 lists when unfolded, and mappings that merge one another, cost nothing."""
+    lists = "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 30))
+    merges = "".join(f"y{n}: &y{n} {{<<: [{', '.join([f'*y{n - 1}'] * 10)}]}}\n" for n in range(1, 30))
+    lists += "loop: &loop [*loop]\n"
+    text = f"x0: &x0 [a]\n{lists}y0: &y0 {{max: 4}}\n{merges}concurrency: {{<<: *y29}}\nrun: predict.py\n"
+    assert load(_yaml(folder, text)).max_concurrency == 4
+    with pytest.raises(BadModel, match="environment"):
+        load(_yaml(folder, f"x0: &x0 [a]\n{lists}environment: *x29\n"))
+    own = load(_yaml(folder, "a: &a {max: 4}\nconcurrency: {max: 5, <<: *a}\nenvironment: &e [A=1]\n"))
+    assert own.max_concurrency == 5
+
+
+def test_cog_yaml_that_is_too_large_is_not_parsed(folder: Path) -> None:
+    with pytest.raises(BadModel, match="larger"):
+        load(_yaml(folder, "#" * (2**20 + 1)))
+
+
+def test_cog_yaml_that_cannot_be_read_says_why(folder: Path) -> None:
+    (folder / "cog.yaml").mkdir()
+    with pytest.raises(BadModel, match=r"can't read .*directory"):
+        load(folder / "cog.yaml")

@@ -1,0 +1,107 @@
+"""Rows of worker.md that hold for all three kinds of runner: the same code, the same end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cog_trio.bridge.protocol import MAX_ERROR, Healthcheck, HealthcheckResult, Log, SlotResponse
+from tests.worker.executors import test_asyncio_executor, test_sync_executor, test_trio_executor
+from tests.worker.rig import Outcome, open_worker
+
+CODES: Final = {"sync": test_sync_executor.CODE, "async": test_asyncio_executor.CODE, "trio": test_trio_executor.CODE}
+
+FAILURES: Final = {
+    "raise ValueError('was cancelled: CancelledError, CancelationException')": "ValueError: was cancelled: "
+    "CancelledError, CancelationException",  # W31
+    "import asyncio; raise asyncio.CancelledError('x')": "CancelledError: x",
+    "import cog; raise cog.CancelationException": "CancelationException",
+    "raise GeneratorExit": "GeneratorExit",
+    "def again(): return again()\n    return again()": "RecursionError: maximum recursion depth exceeded",
+    "return bytearray(1 << 60)": "MemoryError",
+    "import cog; cog.current_scope().record_metric('a', 'x' * 2**20)": "ValueError: metric 'a': 1048578 bytes are over "
+    "the limit of 1048576",  # W19
+    "return b'x'": "TypeError: a value of type bytes cannot be turned into JSON, at output",  # W52
+    "from pathlib import Path; return Path('/none/x.txt')": "FileNotFoundError: [Errno 2] No such file or directory: "
+    "'/none/x.txt'",  # W48
+}
+VALUES: Final[dict[str, object]] = {
+    "return {'n': 10**30, 's': set(), 'f': float('nan')}": {"n": 10**30, "s": [], "f": None},  # W52
+    "import os\n    child = os.fork()\n    if not child: return 1\n"
+    "    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])": 1,
+    "import signal, os\n    for n in (2, 15): os.kill(os.getpid(), n)\n    return 'lives'": "lives",  # W12
+    "import sys\n    print(repr(sys.stdin.read()))\n    return 'read'": "read",  # W47
+}
+
+
+async def run_all(folder: Path, kind: str, codes: dict[str, str]) -> dict[str, Outcome]:
+    """What each piece of code comes to, in one worker."""
+    head = "def run():\n    " if kind == "sync" else "async def run():\n    "
+    async with open_worker(folder, CODES[kind]) as parent:
+        outcomes = {name: await parent.run({"code": head + code}) for name, code in codes.items()}
+        assert (await parent.run({"code": head + "return 1"})).outputs == [1]
+        assert await parent.leave() == 0
+        return outcomes
+
+
+@pytest.mark.parametrize("kind", CODES)
+async def test_W19_W31_W34_W38_W48_W52_the_same_failures(tmp_path: Path, kind: str) -> None:
+    outcomes = await run_all(
+        tmp_path, kind, {code: code for code in FAILURES} | {"long": "raise ValueError('x' * 2**20)"}
+    )
+    long = outcomes.pop("long")
+    assert len(long.error) == MAX_ERROR
+    for code, error in FAILURES.items():
+        assert outcomes[code].error == error, code
+        text = outcomes[code].logs()
+        assert error.partition(":")[0] in text, code
+        for ours in ("cog_trio", "_threads.py", "thread.py", "outcome"):  # frames of the way to the model's code
+            assert ours not in text, code
+
+
+@pytest.mark.parametrize("kind", CODES)
+async def test_W12_W45_W47_W52_the_same_values(tmp_path: Path, kind: str) -> None:
+    for code, outcome in (await run_all(tmp_path, kind, {code: code for code in VALUES})).items():
+        assert outcome.outputs == [VALUES[code]], (code, outcome)
+        if "stdin" in code:
+            assert outcome.logs() == "''\n"
+
+
+BLOCKS: Final = """
+    import asyncio, cog, time, trio
+    import cog_trio.worker.model.healthcheck
+    cog_trio.worker.model.healthcheck.LIMIT = 0.3
+    MARK
+    class Runner(cog.BaseRunner):
+        blocks = True
+        async def healthcheck(self) -> bool:
+            if self.blocks:
+                self.blocks = False
+                print("blocks", flush=True)
+                time.sleep(60)
+            return True
+        async def run(self) -> None:
+            print("go")
+            await LIB.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("mark", "lib"), [("", "asyncio"), ("@cog.trio", "trio")])
+async def test_W32_a_check_that_blocks_the_loop_is_interrupted_at_its_limit(
+    tmp_path: Path, mark: str, lib: str
+) -> None:
+    async with open_worker(tmp_path, BLOCKS.replace("MARK", mark).replace("LIB", lib)) as parent:
+        predict = await parent.predict()
+        frames: list[SlotResponse] = []
+        await parent.wait_log(predict, "go", frames)
+        await parent.tell(Healthcheck("first"))
+        while "blocks" not in parent.service_log():
+            await parent.hear(Log)
+        await parent.cancel(predict)
+        assert (await parent.finish(predict, frames)).cancelled
+        assert "timed out" in ((await parent.hear(HealthcheckResult)).error or "")
+        await parent.tell(Healthcheck("second"))
+        assert (await parent.hear(HealthcheckResult)).error is None
+        assert await parent.leave() == 0
