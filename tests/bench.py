@@ -21,7 +21,7 @@ from cog_trio.bridge.protocol import (
 from cog_trio.config.settings import Settings
 from cog_trio.orchestrator.control_channel import Event
 from cog_trio.orchestrator.orchestrator import Orchestrator, open_orchestrator
-from cog_trio.orchestrator.prediction_slot import Job, PredictionSlot
+from cog_trio.orchestrator.prediction_slot import PredictionSlot, RunRequest
 from cog_trio.state.prediction import Blame, Fact, Outcome, Prediction
 from cog_trio.testing.fakes import FakeWorker
 
@@ -77,7 +77,9 @@ class Bench:
         self, id: str, input: bytes = INPUT, context: dict[str, str] | None = None, *, streamed: bool = False
     ) -> Run:
         """A run that has its permit, not yet started."""
-        return Run(self, Prediction(id, streamed=streamed), Job("dir", msgspec.Raw(input), context=context or {}))
+        return Run(
+            self, Prediction(id, streamed=streamed), RunRequest("dir", msgspec.Raw(input), context=context or {})
+        )
 
     async def begin(self, id: str = "p", slot: int = 0, **options: Any) -> tuple[Run, Predict]:
         """Start a run and receive its Predict."""
@@ -86,7 +88,7 @@ class Bench:
 
 
 class Run:
-    def __init__(self, bench: Bench, prediction: Prediction, job: Job) -> None:
+    def __init__(self, bench: Bench, prediction: Prediction, job: RunRequest) -> None:
         self.bench = bench
         self.prediction = prediction
         self.files = Files(prediction)

@@ -87,7 +87,7 @@ def test_what_routes_ask_of_the_service_and_no_more_is_left_out() -> None:
     """Each public method is on the page, but those that face the transports, and the first screen (``required``)."""
     public = {name for name, _ in inspect.getmembers(cog_trio.PredictionService, inspect.isfunction) if name[0] != "_"}
     shown = {name for name, _, _ in calls("`PredictionService`")}
-    assert public - shown == {"admit", "create", "watch", "follow", "leave", "required", "serves"}
+    assert public - shown == {"admit", "create", "watch", "follow", "creator_left", "required", "serves"}
     assert shown <= public
 
 

@@ -80,4 +80,4 @@ def commands() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    options.leave(options.run(commands, options.NAME))
+    options.exit_with(options.run(commands, options.NAME))

@@ -15,7 +15,7 @@ from cog_trio.config.cog_yaml import BadModel, find
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchPlan:
     """Everything that is known before the event loop starts."""
 
     name: str  # of the program, before its error lines
@@ -26,7 +26,7 @@ class Launch:
     environment: dict[str, str]  # of the worker, over ours
     warnings: tuple[str, ...] = ()
     terminal: bool = False  # somebody looks at it: show the first screen
-    again: Callable[[], Launch] | None = None  # the same, with cog.yaml read anew
+    again: Callable[[], LaunchPlan] | None = None  # the same, with cog.yaml read anew
 
     def variables(self) -> dict[str, str]:
         """Those of the worker's environment, over ours."""
@@ -50,7 +50,9 @@ def colours() -> bool:
     return not (os.environ.get("NO_COLOR") or os.environ.get("COG_NO_COLOR"))
 
 
-def plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mode: str = options.PREDICT) -> Launch:
+def make_plan(
+    model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mode: str = options.PREDICT
+) -> LaunchPlan:
     """The plan of one command.
 
     Raises:
@@ -62,7 +64,7 @@ def plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mo
         chosen, warnings = settings.read(flags, environ, file=target.config.settings(), terminal=terminal)
     except (BadModel, settings.BadSetting) as error:
         raise click.ClickException(str(error)) from error
-    return Launch(
+    return LaunchPlan(
         options.NAME,
         chosen,
         str(target.folder),
@@ -71,5 +73,5 @@ def plan(model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mo
         target.config.unset(environ),
         (*target.config.warnings, *warnings),
         terminal and chosen.log_format == "console",
-        partial(plan, model, flags, terminal, x_mode),
+        partial(make_plan, model, flags, terminal, x_mode),
     )

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from cog_trio.orchestrator.log_context import Origin
+from cog_trio.orchestrator.log_context import WorkerLogFilter
 
 MAX_WAITING: Final = 8 * 2**20  # bytes of lines that stderr has not taken yet
 LAST_WORDS: Final = 2.0  # seconds that the lines still waiting get at the end
@@ -158,7 +158,7 @@ def open_log(level: str, style: Literal["console", "json"]) -> Iterator[None]:
     """Route all logging of the process to stderr while this is open; other packages only from warnings up."""
     writer = LogWriter(sys.stderr.fileno())
     writer.setFormatter(JsonFormatter() if style == "json" else ConsoleFormatter())
-    writer.addFilter(Origin())
+    writer.addFilter(WorkerLogFilter())
     root, ours = logging.getLogger(), logging.getLogger("cog_trio")
     before = root.level, ours.level
     looked_up = {name: getattr(logging, name) for name in UNUSED if hasattr(logging, name)}

@@ -111,7 +111,7 @@ def run(command: click.Command, name: str) -> int:
     return code if isinstance(code, int) else 0
 
 
-def leave(code: int) -> NoReturn:
+def exit_with(code: int) -> NoReturn:
     """End the program. What is left goes with the process: a last look at all of it would take a twentieth of a second.
 
     Raises:

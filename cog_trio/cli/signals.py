@@ -20,7 +20,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 @contextmanager
-def noted_signals() -> Iterator[list[int]]:
+def collect_signals() -> Iterator[list[int]]:
     """The signals that come before an event loop runs. Once the block is left, late ones are ignored."""
     early: list[int] = []
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cog_trio.config.yaml_source import BadFile, Mark, read
+from cog_trio.config.yaml_source import BadFile, SourceMark, read
 
 FILE: Final = "cog.yaml"
 KEYS: Final = ("run", "predict", "train", "concurrency", "environment")
@@ -50,7 +50,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Target:
+class ModelTarget:
     """A model to serve: the worker's folder, references relative to it, and its configuration."""
 
     folder: Path
@@ -59,7 +59,7 @@ class Target:
     config: Config
 
 
-def find(model: str, *, train_only: bool = False) -> Target:
+def find(model: str, *, train_only: bool = False) -> ModelTarget:
     """What ``cog-trio serve MODEL`` means. With ``train_only`` a file that MODEL names is that of the training.
 
     Raises:
@@ -85,7 +85,11 @@ def find(model: str, *, train_only: bool = False) -> Target:
         raise BadModel(f"the name of {_shown(path)} holds a colon, which stands before a class")
     config = load(folder / FILE) if (folder / FILE).is_file() else Config()
     reference = f"{inside}:{name}" if name else inside
-    return Target(folder, None, reference, config) if train_only else Target(folder, reference, config.train, config)
+    return (
+        ModelTarget(folder, None, reference, config)
+        if train_only
+        else ModelTarget(folder, reference, config.train, config)
+    )
 
 
 def load(path: Path) -> Config:
@@ -100,7 +104,7 @@ def load(path: Path) -> Config:
         raise BadModel(str(error)) from error
 
 
-def environment(mark: Mark | None) -> dict[str, str]:
+def environment(mark: SourceMark | None) -> dict[str, str]:
     """A list of ``NAME=value``.
 
     Raises:
@@ -117,7 +121,7 @@ def environment(mark: Mark | None) -> dict[str, str]:
     return pairs
 
 
-def reference(mark: Mark | None) -> str | None:
+def reference(mark: SourceMark | None) -> str | None:
     """The reference of a model or of its training, None where nothing is said.
 
     Raises:
@@ -134,7 +138,7 @@ def reference(mark: Mark | None) -> str | None:
     return text
 
 
-def _config(document: Mark) -> Config:
+def _config(document: SourceMark) -> Config:
     fields = document.fields("a mapping, like run: run.py:Runner")
     document.slips(fields, KEYS, BUILD_KEYS)
     run, predict, train = (reference(fields.get(key)) for key in ("run", "predict", "train"))
@@ -153,7 +157,7 @@ def _config(document: Mark) -> Config:
     )
 
 
-def _concurrency(section: Mark | None) -> int | None:
+def _concurrency(section: SourceMark | None) -> int | None:
     if section is None:
         return None
     fields = section.fields("a mapping, with concurrency.max in it")
@@ -167,7 +171,7 @@ def _concurrency(section: Mark | None) -> int | None:
     return value
 
 
-def _of_folder(path: Path, train_only: bool) -> Target:
+def _of_folder(path: Path, train_only: bool) -> ModelTarget:
     if not (path / FILE).is_file():
         raise BadModel(f"no {FILE} in {_shown(path)}: name a Python file, or a folder with a {FILE}")
     config = load(path / FILE)
@@ -178,10 +182,10 @@ def _of_folder(path: Path, train_only: bool) -> Target:
     for named in (predict, config.train):
         if named is not None and not (path / named.partition(":")[0]).is_file():
             raise BadModel(f"{path / FILE} names {named}, but there is no such file")
-    return Target(path.resolve(), predict, config.train, config)
+    return ModelTarget(path.resolve(), predict, config.train, config)
 
 
-def _brief(mark: Mark) -> str:
+def _brief(mark: SourceMark) -> str:
     """A wrong value, short enough for one line."""
     return repr(mark.raw[:60]) if mark.raw else "a list or mapping" if mark.is_a("seq", "map") else "nothing"
 

@@ -10,7 +10,7 @@ from cog_trio.config.parsers import Parser
 
 
 @dataclass(frozen=True)
-class Option:
+class Setting:
     """One row of the table, beside its field's name and default."""
 
     flag: str  # empty: set by the variable alone
@@ -30,7 +30,7 @@ class Option:
     field: str = ""
 
 
-def row(default: Any, flag: str, parser: Parser, meaning: str, *, variable: str = "", **more: Any) -> Any:
+def setting(default: Any, flag: str, parser: Parser, meaning: str, *, variable: str = "", **more: Any) -> Any:
     named = variable or "COG_TRIO_" + flag.removeprefix("--").replace("-", "_").upper()
-    option = Option(flag, parser, meaning, named, default, **more)
+    option = Setting(flag, parser, meaning, named, default, **more)
     return dataclasses.field(default=default, repr=not option.secret, metadata={"option": option})

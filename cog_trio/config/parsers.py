@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from cog_trio.net.host_policy import Hosts
+from cog_trio.net.host_policy import HostPolicy
 
 LEVELS: Final[Mapping[str, str]] = {
     "debug": "debug",
@@ -156,7 +156,7 @@ def _upload_url(value: str) -> str:
 
 
 def _host_pattern(value: str) -> str:
-    Hosts([value])
+    HostPolicy([value])
     return value
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cog_trio.config.option import Option, row
+from cog_trio.config.option import Setting, setting
 from cog_trio.config.parsers import (
     BEARER,
     COUNT,
@@ -61,11 +61,11 @@ class BadSetting(ValueError):
 class Settings:
     """All that can be set; frozen. ``Settings()`` is what ``cog-trio serve`` does without flags and variables."""
 
-    host: str = row("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too", container=True)
-    port: int = row(8393, "--port", PORT, "TCP port; 0 takes a free one", container=True)
-    uds: str | None = row(None, "--uds", PATH, "listen on this Unix socket instead")
-    fd: int | None = row(None, "--fd", COUNT, "listen on this inherited descriptor instead")
-    max_concurrency: int | None = row(
+    host: str = setting("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too", container=True)
+    port: int = setting(8393, "--port", PORT, "TCP port; 0 takes a free one", container=True)
+    uds: str | None = setting(None, "--uds", PATH, "listen on this Unix socket instead")
+    fd: int | None = setting(None, "--fd", COUNT, "listen on this inherited descriptor instead")
+    max_concurrency: int | None = setting(
         None,
         "--max-concurrency",
         SLOTS,
@@ -74,14 +74,14 @@ class Settings:
         lenient=SLOTS,
         shown="`concurrency.max` of cog.yaml, `@concurrent`, else 1",
     )
-    workers: int = row(1, "--workers", WORKERS, "worker processes, each with all of the model and its own slots")
-    gpus: tuple[str, ...] = row(
+    workers: int = setting(1, "--workers", WORKERS, "worker processes, each with all of the model and its own slots")
+    gpus: tuple[str, ...] = setting(
         (),
         "--gpus",
         GPUS,
         "devices that are dealt to the workers, as `CUDA_VISIBLE_DEVICES`: `0,1`, or how many; `3,` is one by its name",
     )
-    setup_timeout: float | None = row(
+    setup_timeout: float | None = setting(
         None,
         "--setup-timeout",
         SECONDS,
@@ -89,35 +89,35 @@ class Settings:
         variable="COG_SETUP_TIMEOUT",
         lenient=WHOLE_SECONDS,
     )
-    queue: int = row(0, "--queue", COUNT, "predictions that may wait for a slot; the next one gets 409 at once")
-    queue_timeout: float = row(60.0, "--queue-timeout", SECONDS, "seconds that a prediction may wait for a slot")
-    predict_timeout: float | None = row(
+    queue: int = setting(0, "--queue", COUNT, "predictions that may wait for a slot; the next one gets 409 at once")
+    queue_timeout: float = setting(60.0, "--queue-timeout", SECONDS, "seconds that a prediction may wait for a slot")
+    predict_timeout: float | None = setting(
         None, "--predict-timeout", SECONDS, "seconds from the start of a prediction until it is stopped and has failed"
     )
-    cancel_grace: float | None = row(
+    cancel_grace: float | None = setting(
         None,
         "--cancel-grace",
         GRACE,
         "seconds that a prediction may go on when it is cancelled or over its time limit; then its worker is killed",
     )
-    drain_grace: float = row(
+    drain_grace: float = setting(
         30.0,
         "--drain-grace",
         GRACE,
         "seconds that predictions in flight get at shutdown",
         aliases=("--timeout-graceful-shutdown",),
     )
-    webhook_grace: float = row(
+    webhook_grace: float = setting(
         10.0, "--webhook-grace", GRACE, "seconds that the last webhooks get at shutdown, once nothing runs any more"
     )
-    respawn: bool = row(
+    respawn: bool = setting(
         False,
         "--respawn",
         TRUTH,
         "start another worker when one is lost, after a pause of 1 to 60 seconds; bare, or true or false",
         bare=True,
     )
-    await_explicit_shutdown: bool = row(
+    await_explicit_shutdown: bool = setting(
         False,
         "--await-explicit-shutdown",
         TRUTH,
@@ -125,7 +125,7 @@ class Settings:
         bare=True,
         container=True,
     )
-    upload_url: str | None = row(
+    upload_url: str | None = setting(
         None,
         "--upload-url",
         UPLOAD_URL,
@@ -133,12 +133,14 @@ class Settings:
         container=True,
         secret=True,
     )
-    upload_timeout: float = row(
+    upload_timeout: float = setting(
         25.0, "--upload-timeout", SECONDS, "seconds without progress until one of three tries of an upload is given up"
     )
-    download_limit: int | None = row(None, "--download-limit", SIZE, "bytes of one input that is fetched from a URL")
-    download_timeout: float = row(600.0, "--download-timeout", SECONDS, "seconds in all for the inputs from URLs")
-    input_hosts: tuple[str, ...] = row(
+    download_limit: int | None = setting(
+        None, "--download-limit", SIZE, "bytes of one input that is fetched from a URL"
+    )
+    download_timeout: float = setting(600.0, "--download-timeout", SECONDS, "seconds in all for the inputs from URLs")
+    input_hosts: tuple[str, ...] = setting(
         (),
         "--input-hosts",
         HOST_PATTERN,
@@ -147,12 +149,12 @@ class Settings:
         shown="all",
         many=True,
     )
-    body_limit: int = row(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
-    log_limit: int = row(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
-    stream_grace: float = row(
+    body_limit: int = setting(100 * 2**20, "--body-limit", SIZE, "bytes of a request body; a larger one gets 413")
+    log_limit: int = setting(32 * 2**20, "--log-limit", SIZE, "bytes of logs that one prediction keeps")
+    stream_grace: float = setting(
         0.0, "--stream-grace", GRACE, "seconds from the drop of a stream to the end of the prediction that it created"
     )
-    stream_history: int = row(
+    stream_history: int = setting(
         1024,
         "",
         COUNT,
@@ -160,7 +162,7 @@ class Settings:
         variable="COG_STREAM_HISTORY_CAPACITY",
         lenient=COUNT,
     )
-    throttle_interval: float = row(
+    throttle_interval: float = setting(
         0.5,
         "",
         GRACE,
@@ -168,65 +170,65 @@ class Settings:
         variable="COG_THROTTLE_RESPONSE_INTERVAL",
         lenient=GRACE,
     )
-    webhook_secret: str | None = row(
+    webhook_secret: str | None = setting(
         None,
         "--webhook-secret",
         SIGNING_SECRET,
         "signs webhooks as Standard Webhooks have it: base64, `whsec_` in front or not",
         secret=True,
     )
-    webhook_auth_token: str | None = row(
+    webhook_auth_token: str | None = setting(
         None, "", TOKEN, "bearer token sent with webhooks", variable="WEBHOOK_AUTH_TOKEN", secret=True
     )
-    auth_token: str | None = row(
+    auth_token: str | None = setting(
         None,
         "--auth-token",
         BEARER,
         "bearer token that requests must carry, but for probes; better by the variable: flags are seen by all users",
         secret=True,
     )
-    cors_origins: tuple[str, ...] = row(
+    cors_origins: tuple[str, ...] = setting(
         (),
         "--cors-origin",
         ORIGIN,
         "an origin whose web pages may use this server; may be repeated",
         many=True,
     )
-    certfile: str | None = row(
+    certfile: str | None = setting(
         None,
         "--certfile",
         PATH,
         "PEM file of certificate and chain: the server speaks TLS",
         aliases=("--ssl-certfile",),
     )
-    keyfile: str | None = row(
+    keyfile: str | None = setting(
         None, "--keyfile", PATH, "PEM file of the certificate's key, not encrypted", aliases=("--ssl-keyfile",)
     )
-    timeout_keep_alive: float = row(
+    timeout_keep_alive: float = setting(
         75.0, "--timeout-keep-alive", SECONDS, "seconds that a connection without a request stays open"
     )
-    header_timeout: float = row(
+    header_timeout: float = setting(
         30.0, "--header-timeout", SECONDS, "seconds for the head of a request, and for a body that makes no progress"
     )
-    write_timeout: float = row(
+    write_timeout: float = setting(
         30.0, "--write-timeout", SECONDS, "seconds until a client that takes nothing is given up"
     )
-    limit_connections: int = row(10_000, "--limit-connections", SOME, "open connections at once")
-    backlog: int = row(2048, "--backlog", SOME, "connections that wait to be accepted")
-    retain: int = row(256, "--retain", COUNT, "finished predictions that can still be read; 0 keeps none")
-    retain_age: float = row(3600.0, "--retain-age", GRACE, "seconds that a finished prediction can be read")
-    retain_bytes: int = row(64 * 2**20, "--retain-bytes", KEPT, "bytes of all finished predictions that are kept")
-    ready_file: str | None = row(
+    limit_connections: int = setting(10_000, "--limit-connections", SOME, "open connections at once")
+    backlog: int = setting(2048, "--backlog", SOME, "connections that wait to be accepted")
+    retain: int = setting(256, "--retain", COUNT, "finished predictions that can still be read; 0 keeps none")
+    retain_age: float = setting(3600.0, "--retain-age", GRACE, "seconds that a finished prediction can be read")
+    retain_bytes: int = setting(64 * 2**20, "--retain-bytes", KEPT, "bytes of all finished predictions that are kept")
+    ready_file: str | None = setting(
         None,
         "--ready-file",
         PATH,
         "file that exists while the model is ready",
         shown=f"`{READY_FILE}` under Kubernetes, else none",
     )
-    log_level: str = row(
+    log_level: str = setting(
         "info", "--log-level", LEVEL, "debug, info, warning or error", variable="COG_LOG_LEVEL", lenient=LEVEL
     )
-    log_format: Literal["console", "json"] = row(
+    log_format: Literal["console", "json"] = setting(
         "json",
         "--log-format",
         FORMAT,
@@ -235,14 +237,14 @@ class Settings:
         lenient=FORMAT,
         shown="console on a terminal, else json; container: json",
     )
-    root_path: str = row(
+    root_path: str = setting(
         "",
         "--root-path",
         PREFIX,
         "path under which a proxy shows this server, like `/models/a`; requests may carry it or not",
         shown="none",
     )
-    url: str | None = row(
+    url: str | None = setting(
         None,
         "--url",
         REMOTE_URL,
@@ -250,19 +252,19 @@ class Settings:
         client=True,
         secret=True,  # for those who write a password into it
     )
-    cafile: str | None = row(
+    cafile: str | None = setting(
         None, "--cafile", PATH, "PEM file of the certificates that the server at `--url` is trusted by", client=True
     )
-    reload: bool = row(
+    reload: bool = setting(
         False, "--reload", TRUTH, "start the model again when its Python files or cog.yaml change", bare=True
     )
-    reload_dir: tuple[str, ...] = row(
+    reload_dir: tuple[str, ...] = setting(
         (), "--reload-dir", PATH, "watch the Python files of this folder too; implies --reload", many=True
     )
-    access_log: bool = row(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
+    access_log: bool = setting(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
 
 
-OPTIONS: Final[tuple[Option, ...]] = tuple(
+OPTIONS: Final[tuple[Setting, ...]] = tuple(
     dataclasses.replace(field.metadata["option"], field=field.name) for field in dataclasses.fields(Settings)
 )
 
@@ -351,13 +353,13 @@ def reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def default(option: Option, *, container: bool = False) -> str:
+def default(option: Setting, *, container: bool = False) -> str:
     """The default in words, as the table has it: that of ``cog-trio serve``, or of the container entry."""
     ours, _, theirs = _default(option).partition("; container: ")
     return theirs if container and theirs else ours
 
 
-def _parse(option: Option, name: str, given: str | Sequence[str]) -> Any:
+def _parse(option: Setting, name: str, given: str | Sequence[str]) -> Any:
     texts = given.split(",") if isinstance(given, str) and option.many else given
     try:
         if option.many:
@@ -371,7 +373,7 @@ def _parse(option: Option, name: str, given: str | Sequence[str]) -> Any:
         raise BadSetting(f"{name}: {error}, not {shown!r}") from None
 
 
-def _default(option: Option) -> str:
+def _default(option: Setting) -> str:
     if option.shown:
         return option.shown
     value = option.default

@@ -25,7 +25,7 @@ class BadFile(ValueError):
 
 
 @dataclass(frozen=True)
-class Mark:
+class SourceMark:
     """One value of a file: its node, and the keys that lead to it."""
 
     path: Path
@@ -69,16 +69,16 @@ class Mark:
         except (yaml.YAMLError, ValueError, RecursionError):
             self.wrong("is no value that can be read")
 
-    def items(self, what: str = "a list") -> Iterator[Mark]:
+    def items(self, what: str = "a list") -> Iterator[SourceMark]:
         """The elements of a list; of nothing at all, none."""
         if self.empty:
             return
         if not isinstance(self.node, yaml.SequenceNode):
             self.wrong(f"must be {what}")
         for number, node in enumerate(self.node.value):
-            yield Mark(self.path, f"{self.key}[{number}]", node)
+            yield SourceMark(self.path, f"{self.key}[{number}]", node)
 
-    def fields(self, what: str = "a mapping") -> Mapping[str, Mark]:
+    def fields(self, what: str = "a mapping") -> Mapping[str, SourceMark]:
         """The values of a mapping by their keys; of nothing at all, none.
 
         Raises:
@@ -88,23 +88,23 @@ class Mark:
             return {}
         if not isinstance(self.node, yaml.MappingNode):
             self.wrong(f"must be {what}" if self.key else f"must hold {what}")
-        found: dict[str, Mark] = {}
+        found: dict[str, SourceMark] = {}
         for layer in _layers(self.node):
-            own: dict[str, Mark] = {}
+            own: dict[str, SourceMark] = {}
             for key, value in layer.value:
                 name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-                mark = Mark(self.path, f"{self.key}.{name}" if self.key else name, value)
+                mark = SourceMark(self.path, f"{self.key}.{name}" if self.key else name, value)
                 if key.tag == MERGE:
                     continue
                 if name in own:
                     line = own[name].line
-                    Mark(self.path, mark.key, key).wrong(f"stands here a second time, after line {line}")
+                    SourceMark(self.path, mark.key, key).wrong(f"stands here a second time, after line {line}")
                 own[name] = mark
             for name, mark in own.items():
                 found.setdefault(name, mark)
         return found
 
-    def slips(self, fields: Mapping[str, Mark], known: Iterable[str], others: Iterable[str] = ()) -> None:
+    def slips(self, fields: Mapping[str, SourceMark], known: Iterable[str], others: Iterable[str] = ()) -> None:
         """Refuse keys that nobody knows but that look like a known one. ``others`` are known and not ours."""
         names = [*known]
         familiar = {*names, *others}
@@ -118,7 +118,7 @@ class Mark:
                 mark.wrong(f"is no key of this file: did you mean {near[0]}?")
 
 
-def read(path: Path) -> Mark:
+def read(path: Path) -> SourceMark:
     """Parse one file.
 
     Raises:
@@ -134,7 +134,7 @@ def read(path: Path) -> Mark:
         raise BadFile(f"can't read {path}: {error.strerror}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise BadFile(f"{path} is not valid YAML: {_fault(error)}") from error
-    return Mark(path, "", yaml.ScalarNode(f"{TAG}null", "") if node is None else node)
+    return SourceMark(path, "", yaml.ScalarNode(f"{TAG}null", "") if node is None else node)
 
 
 def _layers(node: yaml.MappingNode) -> Iterator[yaml.MappingNode]:

@@ -27,7 +27,7 @@ import trio
 
 from cog_trio.bridge.protocol import DOWNLOADS, FileOutput, FileOutputKind, OutputChunk
 from cog_trio.files.mime import guess_mime
-from cog_trio.files.upload import Names, Target, UploadFailed, keep, upload
+from cog_trio.files.upload import UploadFailed, UploadNames, UploadTarget, keep, upload
 from cog_trio.files.workspace import Workspace
 from cog_trio.net.http_client import ClientUnusable, open_client
 from cog_trio.state.prediction import Prediction
@@ -43,7 +43,7 @@ _NULL: Final = b"null"
 _encode_into: Final = msgspec.json.Encoder().encode_into
 
 
-class _Item:
+class _PendingOutput:
     """One item, until all of its files are taken."""
 
     def __init__(self, index: int, json: msgspec.Raw | None, files: int) -> None:
@@ -91,7 +91,7 @@ class OutputFiles:
         workspace: Workspace,
         start: Callable[..., Any],
         *,
-        target: Target | None = None,
+        target: UploadTarget | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._prediction = prediction
@@ -100,9 +100,11 @@ class OutputFiles:
         self._start = start
         self._target = target
         self._transport = transport
-        self._names = Names()
-        self._last: _Item | None = None
-        self._queue: deque[tuple[_Item, int, FileOutput]] = deque()  # names only: the model's own output slows it
+        self._names = UploadNames()
+        self._last: _PendingOutput | None = None
+        self._queue: deque[tuple[_PendingOutput, int, FileOutput]] = (
+            deque()
+        )  # names only: the model's own output slows it
         self._nursery: trio.Nursery | None = None  # takes tasks
         self._workers = 0
         self._cut = False
@@ -119,11 +121,11 @@ class OutputFiles:
             self._enqueue(self._last, len(self._last.places) - 1, item)
             return
         json = item.output if isinstance(item, OutputChunk) else None
-        self._last = _Item(self._prediction.reserve_output(), json, item.files)
+        self._last = _PendingOutput(self._prediction.reserve_output(), json, item.files)
         if isinstance(item, FileOutput):
             self._enqueue(self._last, ITSELF, item)
 
-    def _enqueue(self, item: _Item, number: int, file: FileOutput) -> None:
+    def _enqueue(self, item: _PendingOutput, number: int, file: FileOutput) -> None:
         self._queue.append((item, number, file))
         if self._idle is None or self._idle.is_set():
             self._idle = trio.Event()
@@ -197,14 +199,14 @@ class OutputFiles:
     def _fail(self, text: str) -> None:
         self.error = self.error or text
 
-    async def _take(self, item: _Item, number: int, file: FileOutput) -> None:
+    async def _take(self, item: _PendingOutput, number: int, file: FileOutput) -> None:
         if file.kind.type is FileOutputKind.OVERSIZED:
             item.json = await self._in_thread(load_json, file, self._folder)
         else:
             if self._target is None:
                 string = await self._in_thread(load_data_url, file, self._folder)
             elif self._target.folder is not None:
-                name = self._names.take(file.filename)
+                name = self._names.assign(file.filename)
                 string = await self._in_thread(keep_file, file, self._folder, self._target, name)
             else:
                 string = await self._upload(self._target, file)
@@ -225,14 +227,14 @@ class OutputFiles:
     async def _in_thread(self, function: Callable[..., msgspec.Raw], *args: Any) -> msgspec.Raw:
         return await trio.to_thread.run_sync(function, *args, limiter=self._workspace.readers)
 
-    async def _upload(self, target: Target, file: FileOutput) -> msgspec.Raw:
+    async def _upload(self, target: UploadTarget, file: FileOutput) -> msgspec.Raw:
         assert self._client is not None
         headers = [
             (b"content-type", (file.mime_type or guess_mime(file.filename)).encode()),
             (b"x-prediction-id", header_text(self._prediction.id).encode()),
             *self._prediction.trace,
         ]
-        name = self._names.take(file.filename)
+        name = self._names.assign(file.filename)
         with await trio.to_thread.run_sync(_open_regular, file.filename) as stream:
             url = await upload(self._client, target, name, stream.fileno(), headers)
         await trio.to_thread.run_sync(_delete_taken, file.filename, self._folder)
@@ -274,7 +276,7 @@ def load_data_url(file: FileOutput, folder: str) -> msgspec.Raw:
     return url
 
 
-def keep_file(file: FileOutput, folder: str, target: Target, name: str) -> msgspec.Raw:
+def keep_file(file: FileOutput, folder: str, target: UploadTarget, name: str) -> msgspec.Raw:
     """A file in a folder of ours, as its URL (blocking). The model's own files are copied: it may go on using them.
 
     Raises: as ``data_url``.

@@ -40,7 +40,7 @@ MAY_PASS: Final = (408, 429)  # and all from 500
 
 
 @dataclass(frozen=True)
-class Target:
+class UploadTarget:
     """Where the files of a service go."""
 
     url: str  # http or https; or file, for a program of ours that wants files rather than data URLs: see ``keep``
@@ -57,17 +57,17 @@ class UploadFailed(Exception):
     """A file could not be uploaded; the text says which and why."""
 
 
-class _Again(UploadFailed):
+class _RetryUpload(UploadFailed):
     """It may work at the next try."""
 
 
-class Names:
+class UploadNames:
     """The names of one prediction's files at their target: distinct, and the file's own where that is free."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def take(self, path: str) -> str:
+    def assign(self, path: str) -> str:
         name = os.path.basename(path)
         stem, extension = os.path.splitext(name)
         while name in self._taken:
@@ -83,7 +83,7 @@ def file_url(base: str, name: str) -> str:
     return urlunsplit(parts._replace(path=path + quote(os.fsencode(name), safe="")))
 
 
-def keep(path: str, target: Target, name: str, *, move: bool) -> str:
+def keep(path: str, target: UploadTarget, name: str, *, move: bool) -> str:
     """Put a file into the folder of the target under a name (blocking); gives its ``file:`` URL.
 
     ``move``: it is ours, so its own place need not keep it.
@@ -101,7 +101,7 @@ def keep(path: str, target: Target, name: str, *, move: bool) -> str:
     return file_url(target.url, name)
 
 
-async def upload(client: httpx.AsyncClient, target: Target, name: str, file: int, headers: Headers) -> str:
+async def upload(client: httpx.AsyncClient, target: UploadTarget, name: str, file: int, headers: Headers) -> str:
     """Upload an open regular file under a name; gives the URL to publish.
 
     Args:
@@ -121,9 +121,9 @@ async def upload(client: httpx.AsyncClient, target: Target, name: str, file: int
         try:
             with trio.CancelScope(deadline=trio.current_time() + target.timeout) as limit:
                 return await _put(client, url, headers, _body(file, size, limit, target.timeout))
-            raise _Again(f"no progress for {target.timeout:g} s")
+            raise _RetryUpload(f"no progress for {target.timeout:g} s")
         except UploadFailed as failure:
-            if pause is None or not isinstance(failure, _Again):
+            if pause is None or not isinstance(failure, _RetryUpload):
                 raise UploadFailed(f"{name}: {failure} ({shown_url(url)})") from failure
         await trio.sleep(pause)
     raise AssertionError("the last try returns or raises")
@@ -149,12 +149,12 @@ async def _put(client: httpx.AsyncClient, url: str, headers: Headers, body: http
     except httpx.UnsupportedProtocol as error:
         raise UploadFailed("redirected to what is no http or https URL") from error
     except httpx.HTTPError as error:
-        raise _Again(error_reason(error)) from error
+        raise _RetryUpload(error_reason(error)) from error
 
 
 def _refused(response: httpx.Response) -> UploadFailed:
     status = response.status_code
-    kind = _Again if status >= 500 or status in MAY_PASS else UploadFailed
+    kind = _RetryUpload if status >= 500 or status in MAY_PASS else UploadFailed
     return kind(f"the server answered {status} {response.reason_phrase}".rstrip())
 
 

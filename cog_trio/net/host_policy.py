@@ -26,7 +26,7 @@ class HostRefused(Exception):
     """The policy refuses a host; the text says which."""
 
 
-class Hosts:
+class HostPolicy:
     """A policy.
 
     Raises:

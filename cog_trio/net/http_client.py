@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from cog_trio.net.host_policy import HostRefused, Hosts
+from cog_trio.net.host_policy import HostPolicy, HostRefused
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -47,7 +47,7 @@ async def open_client(
     *,
     step_timeout: float = STEP_TIMEOUT,
     connections: int = CONNECTIONS,
-    hosts: Hosts | None = None,
+    hosts: HostPolicy | None = None,
     cafile: str | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
@@ -96,7 +96,7 @@ async def open_body(response: httpx.Response, *, decoded: bool = True) -> AsyncI
                     pass
 
 
-def open_sync_client(step_timeout: float, hosts: Hosts | None = None) -> httpx.Client:
+def open_sync_client(step_timeout: float, hosts: HostPolicy | None = None) -> httpx.Client:
     """A client for the thread of a model, which reads a file input itself; arguments as of ``open_client``.
 
     Its owner closes it.
@@ -116,7 +116,7 @@ def open_sync_client(step_timeout: float, hosts: Hosts | None = None) -> httpx.C
 def _make(
     step_timeout: float,
     connections: int,
-    hosts: Hosts | None,
+    hosts: HostPolicy | None,
     transport: httpx.AsyncBaseTransport | None,
     cafile: str | None = None,
 ) -> httpx.AsyncClient:
@@ -150,7 +150,7 @@ def _agent() -> dict[str, str] | None:
 class _Guard:
     """httpcore's way to the network, asked for allowed addresses only. Those are tried one after the other."""
 
-    def __init__(self, inner: Any, hosts: Hosts) -> None:
+    def __init__(self, inner: Any, hosts: HostPolicy) -> None:
         self._inner = inner
         self._hosts = hosts
 
@@ -173,7 +173,7 @@ class _Guard:
 
 
 class _SyncGuard:
-    def __init__(self, inner: Any, hosts: Hosts) -> None:
+    def __init__(self, inner: Any, hosts: HostPolicy) -> None:
         self._inner = inner
         self._hosts = hosts
 
@@ -192,7 +192,7 @@ class _SyncGuard:
         return self._inner.connect_tcp(last, port, **options)
 
 
-def refuse_strangers(hosts: Hosts, name: str) -> None:
+def refuse_strangers(hosts: HostPolicy, name: str) -> None:
     """Before it is looked up.
 
     Raises:
@@ -202,7 +202,7 @@ def refuse_strangers(hosts: Hosts, name: str) -> None:
         raise HostRefused(f"{NOT_ALLOWED} {name}")
 
 
-def allowed(hosts: Hosts, name: str, found: Iterable[Any]) -> list[str]:
+def allowed(hosts: HostPolicy, name: str, found: Iterable[Any]) -> list[str]:
     """The addresses among those that a name was resolved to (as of ``getaddrinfo``) that may be connected to.
 
     Raises:

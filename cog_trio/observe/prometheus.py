@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import trio
 
 from cog_trio.bridge.protocol import Mode
-from cog_trio.state.health import SetupStatus, State
+from cog_trio.state.health import HealthState, SetupStatus
 from cog_trio.state.service_events import (
     Callback,
     PredictionCreated,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)  # seconds
-STATES: Final = (*(state.value for state in State), "BUSY")
+STATES: Final = (*(state.value for state in HealthState), "BUSY")
 REFUSALS: Final = {
     "NotReady": "not_ready",
     "SetupFailed": "not_ready",
@@ -67,7 +67,7 @@ FAILURES: Final = {
 OTHER: Final = "other"  # in both
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """One metric."""
 
     name: str
@@ -77,31 +77,35 @@ class Family(NamedTuple):
 
 
 FAMILIES: Final = (
-    Family("cog_slots", "gauge", "Slots of the workers that are ready"),
-    Family("cog_slots_idle", "gauge", "Slots that are free"),
-    Family("cog_predictions_running", "gauge", "Predictions in flight that do not wait for a slot"),
-    Family("cog_queue_waiting", "gauge", "Predictions that wait for a slot"),
-    Family("cog_workers_ready", "gauge", "Workers that are ready"),
-    Family("cog_health", "gauge", "1 for the state that health is in, 0 for all others", ("status",)),
-    Family("cog_draining", "gauge", "1 while the service shuts down"),
-    Family("cog_predictions_retained", "gauge", "Finished predictions that can still be read"),
-    Family("cog_predictions_retained_bytes", "gauge", "What keeping them costs"),
-    Family("cog_webhooks_pending", "gauge", "Predictions whose webhooks are not all delivered yet"),
-    Family("cog_build_info", "gauge", "1; the labels say what runs", ("version", "cog", "python")),
-    Family("cog_predictions_created", "counter", "Predictions that were created", ("mode",)),
-    Family("cog_predictions", "counter", "Predictions that have ended, by how", ("mode", "status")),
-    Family("cog_predictions_failed", "counter", "Those that failed, by whose doing it was", ("mode", "reason")),
-    Family("cog_predictions_refused", "counter", "Predictions that were not created, by why", ("mode", "reason")),
-    Family("cog_webhooks_failed", "counter", "Webhooks that were given up", ("event",)),
-    Family("cog_workers_lost", "counter", "Workers that ended unasked"),
-    Family("cog_worker_restarts", "counter", "Workers that took the place of one that was lost"),
-    Family("cog_setup_seconds", "gauge", "From the start of the first worker to ready"),
-    Family("cog_prediction_run_seconds", "histogram", "From the start of a prediction to its end", ("mode", "status")),
-    Family("cog_prediction_queue_seconds", "histogram", "From the creation of a prediction to its start", ("mode",)),
+    MetricFamily("cog_slots", "gauge", "Slots of the workers that are ready"),
+    MetricFamily("cog_slots_idle", "gauge", "Slots that are free"),
+    MetricFamily("cog_predictions_running", "gauge", "Predictions in flight that do not wait for a slot"),
+    MetricFamily("cog_queue_waiting", "gauge", "Predictions that wait for a slot"),
+    MetricFamily("cog_workers_ready", "gauge", "Workers that are ready"),
+    MetricFamily("cog_health", "gauge", "1 for the state that health is in, 0 for all others", ("status",)),
+    MetricFamily("cog_draining", "gauge", "1 while the service shuts down"),
+    MetricFamily("cog_predictions_retained", "gauge", "Finished predictions that can still be read"),
+    MetricFamily("cog_predictions_retained_bytes", "gauge", "What keeping them costs"),
+    MetricFamily("cog_webhooks_pending", "gauge", "Predictions whose webhooks are not all delivered yet"),
+    MetricFamily("cog_build_info", "gauge", "1; the labels say what runs", ("version", "cog", "python")),
+    MetricFamily("cog_predictions_created", "counter", "Predictions that were created", ("mode",)),
+    MetricFamily("cog_predictions", "counter", "Predictions that have ended, by how", ("mode", "status")),
+    MetricFamily("cog_predictions_failed", "counter", "Those that failed, by whose doing it was", ("mode", "reason")),
+    MetricFamily("cog_predictions_refused", "counter", "Predictions that were not created, by why", ("mode", "reason")),
+    MetricFamily("cog_webhooks_failed", "counter", "Webhooks that were given up", ("event",)),
+    MetricFamily("cog_workers_lost", "counter", "Workers that ended unasked"),
+    MetricFamily("cog_worker_restarts", "counter", "Workers that took the place of one that was lost"),
+    MetricFamily("cog_setup_seconds", "gauge", "From the start of the first worker to ready"),
+    MetricFamily(
+        "cog_prediction_run_seconds", "histogram", "From the start of a prediction to its end", ("mode", "status")
+    ),
+    MetricFamily(
+        "cog_prediction_queue_seconds", "histogram", "From the creation of a prediction to its start", ("mode",)
+    ),
 )
 
 
-class Service(Protocol):
+class MetricsSource(Protocol):
     """What is asked of the service."""
 
     def statistics(self) -> Statistics: ...
@@ -132,7 +136,7 @@ class Histogram:
 class Metrics:
     """The figures of one service; ``hear`` is what counts."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: MetricsSource) -> None:
         modes, ends = [mode.value for mode in Mode], [status.value for status in TERMINAL]
         failures, refusals = {*FAILURES.values(), OTHER}, {*REFUSALS.values(), OTHER}
         self._service = service
@@ -229,7 +233,7 @@ class Metrics:
 
 
 @contextmanager
-def observing(service: Service) -> Iterator[Metrics]:
+def observing(service: MetricsSource) -> Iterator[Metrics]:
     """The figures of a service from here on, kept while the block lasts."""
     metrics = Metrics(service)
     stop = service.observe(metrics.hear)

@@ -1,6 +1,7 @@
 """Why a worker or a run ends by a cause of our own: one fixed text each, in this one table (D14).
 
-``Limits`` are causes that wait for their time: many of them, by name, under the one scope of who waits for the worker.
+``Deadlines`` are causes that wait for their time: many of them, by name, under the one scope of who waits for the
+worker.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NOT_IDLE: Final = "Worker did not free slot {} within {:g} s"
 NOT_READ: Final = "Worker does not read slot {}"
 
 
-class Limits:
+class Deadlines:
     """Deadlines, each with the cause that holds once it has passed; ``scope`` is cancelled by the first."""
 
     def __init__(self) -> None:

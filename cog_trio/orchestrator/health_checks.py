@@ -25,7 +25,7 @@ class _Check:
         self.result: HealthcheckResult | None = None
 
 
-class Checks:
+class HealthChecks:
     """Health checks of one worker; a check that is not answered in time stays the only one, and says so at once."""
 
     def __init__(self, tell: Callable[[Healthcheck], None]) -> None:

@@ -13,7 +13,7 @@ WORKER: Final[ContextVar[int | None]] = ContextVar("worker", default=None)
 """The number of the worker; None where there is one alone, and outside of the tasks of all."""
 
 
-class Origin(logging.Filter):
+class WorkerLogFilter(logging.Filter):
     """Gives each line the field ``worker``, where that is known."""
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -30,12 +30,12 @@ from cog_trio.bridge.protocol import (
     Shutdown,
 )
 from cog_trio.orchestrator import deadlines
-from cog_trio.orchestrator.control_channel import Event, Lost
+from cog_trio.orchestrator.control_channel import Event, TextLost
 from cog_trio.orchestrator.health_checks import WorkerLost
 from cog_trio.orchestrator.permits import PermitPool, SlotIdle
-from cog_trio.orchestrator.prediction_slot import FileTaker, Job, PredictionSlot
-from cog_trio.orchestrator.process import Link, adopt
-from cog_trio.orchestrator.run import CUT, Flight, lost
+from cog_trio.orchestrator.prediction_slot import FileTaker, PredictionSlot, RunRequest
+from cog_trio.orchestrator.process import WorkerLink, adopt
+from cog_trio.orchestrator.run import CUT, Run, lost
 from cog_trio.orchestrator.spawn import WorkerProcess
 from cog_trio.orchestrator.supervisor import Supervisor
 from cog_trio.state.prediction import Blame, Outcome
@@ -43,7 +43,7 @@ from cog_trio.state.prediction import Blame, Outcome
 if TYPE_CHECKING:
     from cog_trio.config.settings import Settings
 
-__all__ = ["Event", "Lost", "NeverReady", "Orchestrator", "WorkerLost", "open_orchestrator"]
+__all__ = ["Event", "NeverReady", "Orchestrator", "TextLost", "WorkerLost", "open_orchestrator"]
 log: Final = logging.getLogger("cog_trio.orchestrator")
 
 SEND_LIMIT: Final = 5.0  # seconds for a frame that fits the empty buffer of an idle slot
@@ -57,7 +57,7 @@ class NeverReady(Exception):
 
 @asynccontextmanager
 async def open_orchestrator(
-    worker: WorkerProcess | Link, init: Init, settings: Settings, *, on_event: Callable[[Event], None]
+    worker: WorkerProcess | WorkerLink, init: Init, settings: Settings, *, on_event: Callable[[Event], None]
 ) -> AsyncIterator[Orchestrator]:
     """Adopt a worker, set it up, and yield once it is Ready; leaving the block shuts it down.
 
@@ -114,7 +114,7 @@ class Orchestrator:
         """Why the worker has ended, or is about to; None while it serves."""
         return self._supervisor.cause
 
-    async def run(self, slot: PredictionSlot, job: Job, files: FileTaker) -> Outcome:
+    async def run(self, slot: PredictionSlot, job: RunRequest, files: FileTaker) -> Outcome:
         """Run a prediction; back when it has ended, its slot is idle or given up, and its permit is returned.
 
         The prediction's terminal step is left to the caller. Over its time limit a run is stopped like a cancelled
@@ -132,7 +132,7 @@ class Orchestrator:
                 await supervisor.ended.wait()
                 return lost(supervisor.cause or deadlines.SHUT_DOWN)
             self._last_run += 1
-            flight = Flight(permit.slot, self._last_run, slot.prediction, files)
+            flight = Run(permit.slot, self._last_run, slot.prediction, files)
             permit.dispatch(slot.prediction.id, flight.run)
             supervisor.flights[flight.slot] = flight
             slot.prediction.dispatched()
@@ -155,7 +155,7 @@ class Orchestrator:
             assert flight.outcome is not None
             return flight.outcome
 
-    async def _dispatch(self, flight: Flight, job: Job) -> None:
+    async def _dispatch(self, flight: Run, job: RunRequest) -> None:
         predict = Predict(
             flight.slot,
             flight.prediction.id,
@@ -174,7 +174,7 @@ class Orchestrator:
         else:  # it may wait for the worker to read: in a task of the supervisor's, so that a cancel is heard meanwhile
             self._supervisor.nursery.start_soon(self._write, flight, predict)
 
-    async def _send(self, flight: Flight, message: Predict | FilesTaken) -> None:
+    async def _send(self, flight: Run, message: Predict | FilesTaken) -> None:
         """Write a small frame, whole or not at all."""
         try:
             if self._supervisor.slots[flight.slot].send_nowait(message):
@@ -187,13 +187,13 @@ class Orchestrator:
         if limit.cancelled_caught:
             self._supervisor.break_slot(flight.slot, deadlines.NOT_READ.format(flight.slot))
 
-    async def _write(self, flight: Flight, message: Predict | FilesTaken) -> None:
+    async def _write(self, flight: Run, message: Predict | FilesTaken) -> None:
         try:
             await self._supervisor.slots[flight.slot].send(message)
         except (FrameTooLarge, ChannelBroken) as error:
             self._not_sent(flight, error)
 
-    def _not_sent(self, flight: Flight, error: FrameTooLarge | ChannelBroken) -> None:
+    def _not_sent(self, flight: Run, error: FrameTooLarge | ChannelBroken) -> None:
         supervisor = self._supervisor
         if isinstance(error, FrameTooLarge):  # nothing was written, which is proof enough (D22)
             flight.settle(SlotIdle(flight.slot, flight.prediction.id, flight.run))
@@ -201,27 +201,27 @@ class Orchestrator:
         elif not supervisor.dying:
             supervisor.nursery.start_soon(supervisor.close_slot, flight.slot)
 
-    def _ask_to_stop(self, flight: Flight, limit: trio.CancelScope) -> None:
+    def _ask_to_stop(self, flight: Run, limit: trio.CancelScope) -> None:
         """A cancellation has come, or else the time limit has passed."""
         overrun = limit.cancel_called and not flight.prediction.cancel_requested
         if overrun and flight.outcome is not None:
             return  # it was in time, only its Idle is late
         if overrun:
             flight.overrun = lost(deadlines.TIMED_OUT.format(self._predict_timeout), Blame.LIMIT)
-        flight.prediction.history.release()
-        self._supervisor.tell(Cancel(flight.slot, flight.prediction.id, flight.run))
+        flight.prediction.event_log.release()
+        self._supervisor.send_control(Cancel(flight.slot, flight.prediction.id, flight.run))
         if self._cancel_grace is not None:
             cause = deadlines.OVERRAN if overrun else deadlines.DID_NOT_STOP
             self._supervisor.limits.set(flight.run, self._cancel_grace, cause.format(self._cancel_grace))
 
-    async def _settle(self, flight: Flight) -> None:
+    async def _settle(self, flight: Run) -> None:
         """Get the proof of idleness, or lose the slot."""
         if flight.announced and not flight.settled and self._is_open(flight):
             await self._send(flight, FilesTaken(flight.slot, flight.prediction.id, flight.run))
             self._supervisor.expect_idle(flight.slot)
         await flight.wait_settled()
 
-    def _is_open(self, flight: Flight) -> bool:
+    def _is_open(self, flight: Run) -> bool:
         return self._supervisor.flights.get(flight.slot) is flight
 
     async def healthcheck(self) -> HealthcheckResult:
@@ -245,7 +245,7 @@ class Orchestrator:
         """Ask the worker to leave, and wait until it has; the wait has no limit of its own. Repeatable."""
         if not self._supervisor.asked:
             self._supervisor.asked = True
-            self._supervisor.tell(Shutdown())
+            self._supervisor.send_control(Shutdown())
         await self._supervisor.ended.wait()
 
     def kill(self) -> None:

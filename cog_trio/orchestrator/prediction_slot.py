@@ -1,7 +1,7 @@
 """A prediction and its permit, side by side: what the orchestrator takes to run it, and gives back.
 
-``Job`` is what the worker gets to see of it. ``FileTaker`` is who reads the files that the run puts out: the worker
-keeps them, and the run's inputs, until it is told that all of them have been read (W67).
+``RunRequest`` is what the worker gets to see of it. ``FileTaker`` is who reads the files that the run puts out: the
+worker keeps them, and the run's inputs, until it is told that all of them have been read (W67).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PredictionSlot:
 
 
 @dataclass(frozen=True)
-class Job:
+class RunRequest:
     """The fields of a Predict that the service decides; exactly one of ``input`` and ``input_file`` is set."""
 
     output_dir: str

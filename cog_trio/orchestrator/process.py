@@ -1,7 +1,7 @@
 """The trio side of one worker process: its streams, its exit, its death and what it leaves behind.
 
-``Link`` is what the orchestrator needs of a worker; a fake one stands in for it in tests. ``adopt`` makes it from the
-handle that ``spawn`` returned. The exit is awaited on a pidfd, so it is seen whatever descriptors the worker's
+``WorkerLink`` is what the orchestrator needs of a worker; a fake one stands in for it in tests. ``adopt`` makes it from
+the handle that ``spawn`` returned. The exit is awaited on a pidfd, so it is seen whatever descriptors the worker's
 children hold; where there is none, ``Popen.wait`` in a thread does it. The order at the end is fixed: the exit is seen
 (the worker is a zombie), its group is killed, what is left in the sockets and capture pipes is read without waiting,
 then it is reaped.
@@ -30,7 +30,7 @@ _CGROUP: Final = Path("/proc/self/cgroup")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
-class Link(Protocol):
+class WorkerLink(Protocol):
     """One worker, as the orchestrator sees it."""
 
     control: trio.abc.Stream
@@ -158,7 +158,7 @@ class ProcessLink:
         return describe_exit(status, _was_oom(self._oom_kills))
 
 
-def adopt(worker: WorkerProcess | Link) -> Link:
+def adopt(worker: WorkerProcess | WorkerLink) -> WorkerLink:
     """The worker as a link; from here on, whoever holds the link kills and reaps it."""
     return ProcessLink(worker) if isinstance(worker, WorkerProcess) else worker
 

@@ -51,7 +51,7 @@ def lost(cause: str, blame: Blame = Blame.WORKER) -> Outcome:
     return Outcome(Fact.RAISED, cause, blame=Blame.SERVICE_END if cause == SHUT_DOWN else blame)
 
 
-class Flight:
+class Run:
     """One run; made by the orchestrator only."""
 
     __slots__ = (
@@ -93,7 +93,7 @@ class Flight:
                 f"but run {self.run} of slot {self.slot} is open"
             )
 
-    def take(self, frame: RunFrame) -> None:
+    def apply(self, frame: RunFrame) -> None:
         """Apply one frame of the slot socket.
 
         Raises:

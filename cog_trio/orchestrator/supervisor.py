@@ -47,11 +47,11 @@ from cog_trio.bridge.protocol import (
     WorkerLog,
 )
 from cog_trio.orchestrator import deadlines
-from cog_trio.orchestrator.control_channel import ControlDecoder, Event, Lost
-from cog_trio.orchestrator.health_checks import Checks
+from cog_trio.orchestrator.control_channel import ControlDecoder, Event, TextLost
+from cog_trio.orchestrator.health_checks import HealthChecks
 from cog_trio.orchestrator.permits import PermitPool, SlotIdle
-from cog_trio.orchestrator.process import Link
-from cog_trio.orchestrator.run import CUT, Flight, lost
+from cog_trio.orchestrator.process import WorkerLink
+from cog_trio.orchestrator.run import CUT, Run, lost
 
 if sys.version_info >= (3, 11):
     from typing import assert_never
@@ -75,16 +75,16 @@ class Supervisor:
 
     described: Described
 
-    def __init__(self, link: Link, init: Init, settings: Settings, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, link: WorkerLink, init: Init, settings: Settings, on_event: Callable[[Event], None]) -> None:
         self.pool = PermitPool()  # filled when the worker is Ready
         self.pumps = trio.CancelScope()
         self.cause: str | None = None  # why it ended, or is about to
         self.dying = False  # nothing is sent and no task is started any more
         self.asked = False  # its end was asked for
         self.ended = trio.Event()
-        self.flights: dict[SlotId, Flight] = {}
-        self.checks = Checks(self.tell)
-        self.limits = deadlines.Limits()  # the first to pass kills the worker
+        self.flights: dict[SlotId, Run] = {}
+        self.checks = HealthChecks(self.send_control)
+        self.limits = deadlines.Deadlines()  # the first to pass kills the worker
         self.slots: list[Channel[SlotRequest, SlotResponse]] = []
         self.nursery: trio.Nursery
         self._link = link
@@ -114,7 +114,7 @@ class Supervisor:
                     self._open_slot(self._link.slot0)
                     if (timeout := self._setup_timeout) is not None:
                         self.limits.set("setup", timeout - self._link.age, deadlines.SETUP_TIMED_OUT.format(timeout))
-                    self.tell(self._init)
+                    self.send_control(self._init)
                     await self._watch()
                     self.nursery.cancel_scope.cancel()
             finally:
@@ -144,7 +144,7 @@ class Supervisor:
         if self._usable and not self.asked and not self._said_lost:
             self._said_lost = True
             log.error("%s", cause)
-            self._on_event(Lost(cause))
+            self._on_event(TextLost(cause))
 
     async def _bury(self) -> None:
         self._link.kill()
@@ -192,7 +192,7 @@ class Supervisor:
 
     # The control channel.
 
-    def tell(self, message: ControlRequest) -> None:
+    def send_control(self, message: ControlRequest) -> None:
         """Send a message to the worker, soon and in order; to a dying one, not at all."""
         if not self.dying:
             self._outbox.send_nowait(message)
@@ -256,7 +256,7 @@ class Supervisor:
             case _:
                 assert_never(message)
 
-    def _named(self, message: Idle | Cancelled | Failed) -> Flight | None:
+    def _named(self, message: Idle | Cancelled | Failed) -> Run | None:
         """The open run that a message names; None on a slot that is given up already."""
         slot = message.slot
         if slot is None or not 0 <= slot < len(self.slots):
@@ -323,7 +323,7 @@ class Supervisor:
                 self._take(slot, frames)
                 flight = self.flights.get(slot)
                 if flight is not None and flight.outcome is None:
-                    await flight.prediction.history.wait_room()
+                    await flight.prediction.event_log.wait_room()
         except (TruncatedFrame, ChannelBroken):
             pass  # ended as by EOF
         except ProtocolBroken as fault:
@@ -342,7 +342,7 @@ class Supervisor:
             if isinstance(frame, Idle) and frame.slot == slot:
                 self._hear(frame)
             elif flight is not None and not isinstance(frame, Idle):
-                flight.take(frame)
+                flight.apply(frame)
             elif type(frame) is ProtocolVersion and slot not in self._greeted:
                 self._greet(slot, frame)
             else:
@@ -395,6 +395,6 @@ class Supervisor:
             self.end(deadlines.UNUSABLE.format(reason))
         if (flight := self.flights.pop(slot, None)) is not None:
             if flight.outcome is None:
-                self.tell(Cancel(slot, flight.prediction.id, flight.run))  # nobody wants the rest of it
+                self.send_control(Cancel(slot, flight.prediction.id, flight.run))  # nobody wants the rest of it
                 flight.end(lost(reason))
             flight.settle(flight.proof)

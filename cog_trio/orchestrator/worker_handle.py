@@ -33,15 +33,15 @@ from cog_trio.config.settings import Settings
 from cog_trio.inputs.compiled_schema import UnusableSchema
 from cog_trio.inputs.validation import Validator
 from cog_trio.orchestrator.log_context import WORKER
-from cog_trio.orchestrator.orchestrator import Lost, NeverReady, Orchestrator, WorkerLost, open_orchestrator
+from cog_trio.orchestrator.orchestrator import NeverReady, Orchestrator, TextLost, WorkerLost, open_orchestrator
 from cog_trio.orchestrator.permits import PermitInUse
 from cog_trio.orchestrator.spawn import WorkerProcess, spawn
-from cog_trio.state.health import Health, State, WorkerHealth
-from cog_trio.state.service_events import Lifecycle, WorkerDescribed, WorkerEnded, WorkerReady, WorkerStarted
+from cog_trio.state.health import Health, HealthState, WorkerHealth
+from cog_trio.state.service_events import ServiceEvents, WorkerDescribed, WorkerEnded, WorkerReady, WorkerStarted
 
 if TYPE_CHECKING:
     from cog_trio.orchestrator.orchestrator import Event
-    from cog_trio.orchestrator.process import Link
+    from cog_trio.orchestrator.process import WorkerLink
 
 log = logging.getLogger("cog_trio.service")
 user_log = logging.getLogger("cog_trio.user")
@@ -60,14 +60,14 @@ MAX_NAME: Final = 100  # characters of each
 OUTPUTS: Final = {Mode.PREDICT: "Output", Mode.TRAIN: "TrainingOutput"}  # names of their components
 
 
-class Berth(NamedTuple):
+class FreeSlot(NamedTuple):
     """A slot that was taken, and the worker that it is of."""
 
     orchestrator: Orchestrator
     permit: PermitInUse
 
 
-class Callee(NamedTuple):
+class ModelCallable(NamedTuple):
     """What is known of one callable of the model."""
 
     validator: Validator | None = None  # None: its inputs can't be checked
@@ -90,10 +90,10 @@ class Callee(NamedTuple):
         return sent, echo
 
 
-UNKNOWN: Final = Callee()
+UNKNOWN: Final = ModelCallable()
 
 
-class Backend:
+class WorkerHandle:
     """One worker of a service; its tasks live in the service's nursery.
 
     ``on_idle`` is called when a slot is free again, ``on_change`` when the worker is ready, gone or at its end.
@@ -104,18 +104,18 @@ class Backend:
         number: int,
         settings: Settings,
         nursery: trio.Nursery,
-        lifecycle: Lifecycle,
+        service_events: ServiceEvents,
         on_change: Callable[[], None],
         on_idle: Callable[[], None],
     ) -> None:
-        self.health = Health(lifecycle.now, settings.log_limit)
+        self.health = Health(service_events.now, settings.log_limit)
         self.orchestrator: Orchestrator | None = None  # while READY
         self.schema: bytes | None = None  # the OpenAPI document, from Described on
         self.streaming = False
-        self.callees: dict[Mode, Callee] = {}  # complete while READY
+        self.model_callables: dict[Mode, ModelCallable] = {}  # complete while READY
         self.ended = False  # it has ended and was reaped, and no other one will follow
         self._number = number
-        self._lifecycle = lifecycle
+        self._service_events = service_events
         self._on_change = on_change
         self._on_idle = on_idle
         self._settings = settings
@@ -156,7 +156,7 @@ class Backend:
             user_healthcheck_error=unset if check_error is None else check_error,
         )
 
-    def acquire_nowait(self) -> Berth:
+    def acquire_nowait(self) -> FreeSlot:
         """Take a slot.
 
         Raises:
@@ -164,10 +164,10 @@ class Backend:
         """
         if self.orchestrator is None:
             raise trio.WouldBlock
-        return Berth(self.orchestrator, self.orchestrator.pool.acquire_nowait())
+        return FreeSlot(self.orchestrator, self.orchestrator.pool.acquire_nowait())
 
     async def run(
-        self, worker: WorkerProcess | Link | None, init: Init, cwd: str | None, environment: Mapping[str, str]
+        self, worker: WorkerProcess | WorkerLink | None, init: Init, cwd: str | None, environment: Mapping[str, str]
     ) -> None:
         """Own the worker, and those that follow it, from start to end; what is spawned here runs in ``cwd``.
 
@@ -189,7 +189,7 @@ class Backend:
                         self._lose(str(error))
                     except OSError as error:
                         self._lose(f"Worker could not be started: {error}")
-                    if self._stopping or self.health.state is not State.STARTING:
+                    if self._stopping or self.health.state is not HealthState.STARTING:
                         break
                     worker = None
                     log.warning("another worker is started in %g s", self._pause)
@@ -202,7 +202,7 @@ class Backend:
                 self._has_ended(None)
             self._on_change()
 
-    async def _serve(self, worker: WorkerProcess | Link, init: Init) -> None:
+    async def _serve(self, worker: WorkerProcess | WorkerLink, init: Init) -> None:
         self._compiled = trio.Event()
         async with open_orchestrator(worker, init, self._settings, on_event=self._on_event) as orchestrator:
             await self._compiled.wait()
@@ -213,23 +213,23 @@ class Backend:
                 self._ready_since = trio.current_time()
                 self.health.set_up()
                 log.info("Server ready")
-                if self._lifecycle.observed:
+                if self._service_events.observed:
                     setup = self._ready_since - self._began
-                    self._lifecycle.tell(WorkerReady(self._lifecycle.now(), self._number, setup))
+                    self._service_events.publish(WorkerReady(self._service_events.now(), self._number, setup))
                 self._on_change()
             await orchestrator.wait_ended()
 
-    def _has_started(self, worker: WorkerProcess | Link) -> None:
+    def _has_started(self, worker: WorkerProcess | WorkerLink) -> None:
         self._alive = True
         self._began = trio.current_time()
-        if self._lifecycle.observed:
+        if self._service_events.observed:
             pid = worker.pid if isinstance(worker, WorkerProcess) else None
-            self._lifecycle.tell(WorkerStarted(self._lifecycle.now(), self._number, pid))
+            self._service_events.publish(WorkerStarted(self._service_events.now(), self._number, pid))
 
     def _has_ended(self, cause: str | None) -> None:
         self._alive = False
-        if self._lifecycle.observed:
-            self._lifecycle.tell(WorkerEnded(self._lifecycle.now(), self._number, cause))
+        if self._service_events.observed:
+            self._service_events.publish(WorkerEnded(self._service_events.now(), self._number, cause))
 
     def retire(self) -> None:
         """Take no more runs; those that there are may end before ``stop``. A worker in setup ends now."""
@@ -253,7 +253,7 @@ class Backend:
     def _lose(self, cause: str) -> None:
         """The worker is of no use any more."""
         self.orchestrator = self._serving = None
-        again = self._settings.respawn and (self.health.state is State.READY or self.health.respawns)
+        again = self._settings.respawn and (self.health.state is HealthState.READY or self.health.respawns)
         if self._setting_up:
             log.error("setup failed: %s", cause)
         elif trio.current_time() - self._ready_since >= LONGEST_PAUSE:
@@ -265,7 +265,7 @@ class Backend:
             log.info("the worker has ended: %s", cause)
         elif again:
             self.health.respawned(cause)
-        elif self.health.state is State.STARTING:
+        elif self.health.state is HealthState.STARTING:
             self.health.setup_broke(cause)
         else:
             self.health.lost(cause)
@@ -287,9 +287,9 @@ class Backend:
             self.schema = bytes(event.schema)
             self.health.versions.update(event.versions)
             self._nursery.start_soon(self._compile, event, self._compiled)
-            if self._lifecycle.observed:
-                self._lifecycle.tell(WorkerDescribed(self._lifecycle.now(), self._number))
-        elif isinstance(event, Lost):
+            if self._service_events.observed:
+                self._service_events.publish(WorkerDescribed(self._service_events.now(), self._number))
+        elif isinstance(event, TextLost):
             self._lose(event.cause)
 
     def _on_log(self, event: Log) -> None:
@@ -300,14 +300,14 @@ class Backend:
             user_log.info("%s", line, extra=extra)
 
     async def _compile(self, described: Described, compiled: trio.Event) -> None:
-        def compile() -> dict[Mode, Callee]:
+        def compile() -> dict[Mode, ModelCallable]:
             document = msgspec.json.decode(described.schema)
             tables = {Mode.PREDICT: described.inputs, Mode.TRAIN: described.train_inputs}
-            return {mode: _callee(document, mode, table) for mode, table in tables.items() if table is not None}
+            return {mode: _model_callable(document, mode, table) for mode, table in tables.items() if table is not None}
 
-        callees = await trio.to_thread.run_sync(compile)
+        model_callables = await trio.to_thread.run_sync(compile)
         if compiled is self._compiled:  # not of a worker that is gone
-            self.callees = callees
+            self.model_callables = model_callables
         compiled.set()
 
     @property
@@ -329,13 +329,13 @@ class Backend:
         return None if result.status is HealthcheckStatus.HEALTHY else result.error or "healthcheck failed"
 
 
-def _callee(document: Json, mode: Mode, inputs: Inputs) -> Callee:
+def _model_callable(document: Json, mode: Mode, inputs: Inputs) -> ModelCallable:
     validator = None
     try:
         validator = Validator(document, inputs)
     except UnusableSchema as error:
         log.warning("inputs are not checked: the model's schema can't be compiled: %s", error)
-    return Callee(validator, _is_array(document, OUTPUTS[mode]))
+    return ModelCallable(validator, _is_array(document, OUTPUTS[mode]))
 
 
 def _is_array(document: Json, component: str) -> bool:

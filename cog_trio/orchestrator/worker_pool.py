@@ -1,8 +1,8 @@
 """All workers of a service as one: who can take a prediction, and what they are together.
 
-There is a ``Backend`` for each; nothing here depends on how many there are, and one is a fleet too. Slots are counted
-over all that are ready, and the worker with the most idle ones gets the next run. Together they are READY while one
-is, else STARTING while one may still become it, else DEFUNCT, or SETUP_FAILED when none ever was. A worker that is
+There is a ``WorkerHandle`` for each; nothing here depends on how many there are, and one is a fleet too. Slots are
+counted over all that are ready, and the worker with the most idle ones gets the next run. Together they are READY while
+one is, else STARTING while one may still become it, else DEFUNCT, or SETUP_FAILED when none ever was. A worker that is
 lost takes its own runs along and its slots, nothing else (D33).
 """
 
@@ -17,17 +17,23 @@ import trio
 from cog_trio.bridge.protocol import Init, Mode
 from cog_trio.config.settings import Settings, worker_variables
 from cog_trio.orchestrator.spawn import WorkerProcess
-from cog_trio.orchestrator.worker_handle import UNKNOWN, Backend, Berth, Callee
-from cog_trio.state.health import RUNTIME_TARGET, HealthSnapshot, State
-from cog_trio.state.service_events import Lifecycle
+from cog_trio.orchestrator.worker_handle import UNKNOWN, FreeSlot, ModelCallable, WorkerHandle
+from cog_trio.state.health import RUNTIME_TARGET, HealthSnapshot, HealthState
+from cog_trio.state.service_events import ServiceEvents
 
 if TYPE_CHECKING:
-    from cog_trio.orchestrator.process import Link
+    from cog_trio.orchestrator.process import WorkerLink
 
-BEST_FIRST: Final = (State.READY, State.STARTING, State.DEFUNCT, State.SETUP_FAILED, State.UNKNOWN)
+BEST_FIRST: Final = (
+    HealthState.READY,
+    HealthState.STARTING,
+    HealthState.DEFUNCT,
+    HealthState.SETUP_FAILED,
+    HealthState.UNKNOWN,
+)
 
 
-class Fleet:
+class WorkerPool:
     """The workers of one service; their tasks live in its nursery.
 
     ``on_idle`` is called when a slot is free again, ``on_change`` when a worker is ready, gone or at its end.
@@ -37,7 +43,7 @@ class Fleet:
         self,
         settings: Settings,
         nursery: trio.Nursery,
-        lifecycle: Lifecycle,
+        service_events: ServiceEvents,
         on_change: Callable[[], None],
         on_idle: Callable[[], None],
     ) -> None:
@@ -46,16 +52,16 @@ class Fleet:
         self.ended = trio.Event()  # all have ended and were reaped
         self._settings = settings
         self._nursery = nursery
-        self._lifecycle = lifecycle
+        self._service_events = service_events
         self._on_change = on_change
         self._on_idle = on_idle
         self._workers = self._make()
-        self._retired: list[Backend] = []  # that others are to follow, until they have ended
+        self._retired: list[WorkerHandle] = []  # that others are to follow, until they have ended
         self._cleared = trio.Event()  # none of these is left
         self._past_respawns = 0  # of those
 
-    def begin(
-        self, init: Init, worker: WorkerProcess | Link | None, cwd: str | None, environment: Mapping[str, str]
+    def start(
+        self, init: Init, worker: WorkerProcess | WorkerLink | None, cwd: str | None, environment: Mapping[str, str]
     ) -> None:
         """Start them; ``worker`` is the first one, if it was spawned before."""
         self.modes = tuple(
@@ -63,55 +69,55 @@ class Fleet:
             for mode, named in ((Mode.PREDICT, init.predict_ref), (Mode.TRAIN, init.train_ref))
             if named is not None or (mode is Mode.PREDICT and init.train_ref is None)
         )
-        for number, backend in enumerate(self._workers):
-            if backend.health.state is State.UNKNOWN:
-                backend.health.spawned()
-            backend.begun = True
+        for number, handle in enumerate(self._workers):
+            if handle.health.state is HealthState.UNKNOWN:
+                handle.health.spawned()
+            handle.begun = True
             variables = {**environment, **worker_variables(self._settings, number)}
-            self._nursery.start_soon(backend.run, None if number else worker, init, cwd, variables)
+            self._nursery.start_soon(handle.run, None if number else worker, init, cwd, variables)
 
     def retire(self, why: str) -> None:
         """Others are to follow: from now on nothing more is sent to those that there are."""
         self._past_respawns = self.respawns
-        self._retired += [backend for backend in self._workers if not backend.ended]
-        for backend in self._workers:
-            backend.retire()
+        self._retired += [handle for handle in self._workers if not handle.ended]
+        for handle in self._workers:
+            handle.retire()
         self._workers = self._make()
         if self.settled.is_set():
             self.settled = trio.Event()
         if self.ended.is_set():  # with none left to end it was a service that had failed
             self.ended = trio.Event()
-        for backend in self._workers:
-            backend.health.spawned()
-            backend.health.log.runtime(RUNTIME_TARGET, why)
+        for handle in self._workers:
+            handle.health.spawned()
+            handle.health.log.runtime(RUNTIME_TARGET, why)
         self._changed()
 
     async def clear(self) -> None:
         """End those that have retired, and wait until they are gone. Then ``begin`` can be called again."""
-        for backend in self._retired:
-            backend.stop()
+        for handle in self._retired:
+            handle.stop()
         self._cleared = trio.Event()
         self._changed()
         await self._cleared.wait()
 
-    def _make(self) -> tuple[Backend, ...]:
+    def _make(self) -> tuple[WorkerHandle, ...]:
         return tuple(
-            Backend(number, self._settings, self._nursery, self._lifecycle, self._changed, self._on_idle)
+            WorkerHandle(number, self._settings, self._nursery, self._service_events, self._changed, self._on_idle)
             for number in range(self._settings.workers)
         )
 
-    def begin_none(self) -> None:
+    def start_without_model(self) -> None:
         """There is no model, and there will be no worker."""
         self.settled.set()
         self.ended.set()
 
     def _changed(self) -> None:
-        if self.state is not State.STARTING:
+        if self.state is not HealthState.STARTING:
             self.settled.set()
-        self._retired = [backend for backend in self._retired if not backend.ended]
+        self._retired = [handle for handle in self._retired if not handle.ended]
         if not self._retired:
             self._cleared.set()
-            if all(backend.ended for backend in self._workers):
+            if all(handle.ended for handle in self._workers):
                 self.settled.set()
                 self.ended.set()
         self._on_change()
@@ -119,12 +125,12 @@ class Fleet:
     # What they are.
 
     @property
-    def _lead(self) -> Backend:
+    def _lead(self) -> WorkerHandle:
         """The first of those in the best state: what it is, all are."""
-        return min(self._workers, key=lambda backend: BEST_FIRST.index(backend.health.state))
+        return min(self._workers, key=lambda handle: BEST_FIRST.index(handle.health.state))
 
     @property
-    def state(self) -> State:
+    def state(self) -> HealthState:
         return self._lead.health.state
 
     @property
@@ -135,39 +141,39 @@ class Fleet:
     @property
     def ready(self) -> bool:
         """There is a worker that can be sent to."""
-        return any(backend.orchestrator is not None for backend in self._workers)
+        return any(handle.orchestrator is not None for handle in self._workers)
 
     @property
     def available(self) -> int:
         """Slots that can be taken now."""
-        return sum(backend.available for backend in self._workers)
+        return sum(handle.available for handle in self._workers)
 
     @property
     def capacity(self) -> int:
         """Slots of those that are ready."""
-        return sum(backend.capacity for backend in self._workers)
+        return sum(handle.capacity for handle in self._workers)
 
     @property
     def workers_ready(self) -> int:
-        return sum(backend.orchestrator is not None for backend in self._workers)
+        return sum(handle.orchestrator is not None for handle in self._workers)
 
     @property
     def respawns(self) -> int:
         """Workers that were started again."""
-        return self._past_respawns + sum(backend.health.respawns for backend in self._workers)
+        return self._past_respawns + sum(handle.health.respawns for handle in self._workers)
 
     @property
     def schema(self) -> bytes | None:
         """The OpenAPI document, from the first Described on."""
-        return next((backend.schema for backend in self._workers if backend.schema is not None), None)
+        return next((handle.schema for handle in self._workers if handle.schema is not None), None)
 
     @property
     def streaming(self) -> bool:
-        return any(backend.streaming for backend in self._workers)
+        return any(handle.streaming for handle in self._workers)
 
-    def callee(self, mode: Mode) -> Callee:
+    def model_callable(self, mode: Mode) -> ModelCallable:
         """What is known of a callable of the model; complete while READY."""
-        return self._lead.callees.get(mode, UNKNOWN)
+        return self._lead.model_callables.get(mode, UNKNOWN)
 
     def snapshot(self, *, draining: bool, errors: Mapping[int, str], queued: int) -> HealthSnapshot:
         """Health as it is shown. ``errors``: of the user's check, by the number of the worker."""
@@ -182,20 +188,20 @@ class Fleet:
             setup=self._workers[0].health.setup,
             queued=queued if settings.queue else None,
             respawns=self.respawns if settings.respawn else None,
-            workers=[backend.show(errors.get(number)) for number, backend in enumerate(self._workers)]
+            workers=[handle.show(errors.get(number)) for number, handle in enumerate(self._workers)]
             if settings.workers > 1
             else None,
         )
 
     # What is asked of them.
 
-    def acquire_nowait(self) -> Berth:
+    def acquire_nowait(self) -> FreeSlot:
         """Take a slot of the worker that has the most idle ones.
 
         Raises:
           trio.WouldBlock: if none is available.
         """
-        return max(self._workers, key=lambda backend: backend.available).acquire_nowait()
+        return max(self._workers, key=lambda handle: handle.available).acquire_nowait()
 
     async def check(self) -> dict[int, str]:
         """Why the user's health check did not pass, by the number of the worker; all are asked at once (W28: if
@@ -205,25 +211,25 @@ class Fleet:
         """
         errors: dict[int, str] = {}
 
-        async def ask(number: int, backend: Backend) -> None:
-            if (error := await backend.check()) is not None:
+        async def ask(number: int, handle: WorkerHandle) -> None:
+            if (error := await handle.check()) is not None:
                 errors[number] = error
 
-        asked = [(number, backend) for number, backend in enumerate(self._workers) if backend.has_check]
+        asked = [(number, handle) for number, handle in enumerate(self._workers) if handle.has_check]
         if asked:
             async with trio.open_nursery() as nursery:
-                for number, backend in asked:
-                    nursery.start_soon(ask, number, backend)
+                for number, handle in asked:
+                    nursery.start_soon(ask, number, handle)
         return errors
 
     def stop(self) -> None:
         """End all workers: asked first, killed after the orchestrator's grace. Repeatable."""
-        for backend in (*self._retired, *self._workers):
-            backend.stop()
+        for handle in (*self._retired, *self._workers):
+            handle.stop()
         self._changed()
 
     def kill(self) -> None:
         """End all workers at once."""
-        for backend in (*self._retired, *self._workers):
-            backend.kill()
+        for handle in (*self._retired, *self._workers):
+            handle.kill()
         self._changed()

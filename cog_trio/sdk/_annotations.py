@@ -156,14 +156,14 @@ def signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 @dataclass(frozen=True)
-class Option:
+class UnionMember:
     """One member of a union (or the whole of what is none), without wrappers."""
 
     type: Any
     opaque: bool = False
 
 
-def peel(annotation: Any, space: Namespace, opaque: bool = False) -> Option:
+def peel(annotation: Any, space: Namespace, opaque: bool = False) -> UnionMember:
     """Take off Annotated, NewType, type aliases and quotes."""
     while True:
         annotation = space.evaluate(annotation)
@@ -177,16 +177,16 @@ def peel(annotation: Any, space: Namespace, opaque: bool = False) -> Option:
             parameters = get_args(annotation)
             annotation = alias.__value__[parameters] if parameters else alias.__value__
         else:
-            return Option(annotation, opaque)
+            return UnionMember(annotation, opaque)
 
 
 def _is_opaque(annotated: Any) -> bool:
     return any(note is Opaque for note in annotated.__metadata__)
 
 
-def options(annotation: Any, space: Namespace) -> tuple[list[Option], bool]:
+def options(annotation: Any, space: Namespace) -> tuple[list[UnionMember], bool]:
     """The members of an annotation in written order, None taken out, and whether None was among them."""
-    found: list[Option] = []
+    found: list[UnionMember] = []
     nullable = False
     queue = [(annotation, False)]
     while queue:
@@ -199,7 +199,7 @@ def options(annotation: Any, space: Namespace) -> tuple[list[Option], bool]:
         elif get_origin(option.type) is Literal and None in get_args(option.type):
             nullable = True
             if rest := tuple(value for value in get_args(option.type) if value is not None):
-                found.append(Option(Literal[rest], option.opaque))
+                found.append(UnionMember(Literal[rest], option.opaque))
         elif option not in found:
             found.append(option)
     return found, nullable

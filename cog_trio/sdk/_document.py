@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from ._input_types import Fragment
 from ._outputs import title
-from ._parameters import Inputs, Parameter
+from ._parameters import Parameter, Parameters
 from ._version import __version__
 
 REF: Final = "#/components/schemas/"
 
 
 @dataclass(frozen=True)
-class Mode:
+class SchemaMode:
     """Everything in which the two halves of a document differ."""
 
     input: str
@@ -28,7 +28,7 @@ class Mode:
     noun: str
 
 
-PREDICT: Final = Mode(
+PREDICT: Final = SchemaMode(
     "Input",
     "Output",
     "PredictionRequest",
@@ -38,7 +38,7 @@ PREDICT: Final = Mode(
     "predict",
     "prediction",
 )
-TRAIN: Final = Mode(
+TRAIN: Final = SchemaMode(
     "TrainingInput",
     "TrainingOutput",
     "TrainingRequest",
@@ -55,7 +55,7 @@ FIXED: Final = ("Status", "HTTPValidationError", "ValidationError")
 class Signature:
     """A callable, described: its inputs, the form of its output, and whether it streams to clients."""
 
-    inputs: Inputs
+    inputs: Parameters
     output: Fragment = field(default_factory=dict)
     streaming: bool = False
 
@@ -85,7 +85,7 @@ def document(predict: Signature | None, train: Signature | None = None) -> dict[
     }
 
 
-def _input(mode: Mode, inputs: Inputs, schemas: dict[str, Any]) -> dict[str, Any]:
+def _input(mode: SchemaMode, inputs: Parameters, schemas: dict[str, Any]) -> dict[str, Any]:
     """The input component; puts the components of its choices into ``schemas``."""
     properties = {
         parameter.name: _property(mode, order, parameter, schemas) for order, parameter in enumerate(inputs.parameters)
@@ -98,7 +98,7 @@ def _input(mode: Mode, inputs: Inputs, schemas: dict[str, Any]) -> dict[str, Any
     return component
 
 
-def _property(mode: Mode, order: int, parameter: Parameter, schemas: dict[str, Any]) -> dict[str, Any]:
+def _property(mode: SchemaMode, order: int, parameter: Parameter, schemas: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"x-order": order, **parameter.fragment}
     if parameter.choices is None:
         return {**found, "title": title(parameter.name)}
@@ -108,7 +108,7 @@ def _property(mode: Mode, order: int, parameter: Parameter, schemas: dict[str, A
     return {**found, **reference}
 
 
-def _enumeration(mode: Mode, parameter: Parameter, schemas: dict[str, Any]) -> str:
+def _enumeration(mode: SchemaMode, parameter: Parameter, schemas: dict[str, Any]) -> str:
     """The name of the component of a parameter's choices. A name that means something else is never taken (W17)."""
     component: dict[str, Any] = {
         "title": parameter.name,
@@ -149,7 +149,7 @@ def _get(operation: str, summary: str) -> dict[str, Any]:
     return {"operationId": operation, "responses": {"200": _success({})}, "summary": summary}
 
 
-def _run(mode: Mode, streaming: bool) -> dict[str, Any]:
+def _run(mode: SchemaMode, streaming: bool) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "description": f"Run a single {mode.noun} on the model",
         "operationId": f"{mode.verb}_{mode.path[1:]}_post",
@@ -160,7 +160,7 @@ def _run(mode: Mode, streaming: bool) -> dict[str, Any]:
     return {**operation, "x-cog-streaming": True} if streaming else operation
 
 
-def _cancel(mode: Mode) -> dict[str, Any]:
+def _cancel(mode: SchemaMode) -> dict[str, Any]:
     schema = {"title": title(mode.id), "type": "string"}
     return {
         "operationId": f"cancel_{mode.path[1:]}__{mode.id}__cancel_post",
@@ -178,11 +178,11 @@ def _texts(names: Iterable[str]) -> dict[str, Any]:
     return {name: {"title": title(name), "type": "string"} for name in names}
 
 
-def _request(mode: Mode) -> dict[str, Any]:
+def _request(mode: SchemaMode) -> dict[str, Any]:
     return _object(mode.request, {**_texts(["id"]), "input": _reference(mode.input)})
 
 
-def _response(mode: Mode) -> dict[str, Any]:
+def _response(mode: SchemaMode) -> dict[str, Any]:
     times = {
         name: {"format": "date-time", **schema}
         for name, schema in _texts(["completed_at", "created_at", "started_at"]).items()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args, get_origin
 
-from ._annotations import Namespace, Option, is_typed_dict, options, type_name
+from ._annotations import Namespace, UnionMember, is_typed_dict, options, type_name
 from .types import File, Secret
 
 InputKind: TypeAlias = Literal["str", "int", "float", "bool", "path", "file", "secret", "dict", "any", "union"]
@@ -24,7 +24,7 @@ URI: Final[Fragment] = {"type": "string", "format": "uri"}
 OBJECT: Final[Fragment] = {"type": "object"}
 
 
-class Unsupported(TypeError):
+class UnsupportedInputType(TypeError):
     """A type that no input can have."""
 
     POSSIBLE: ClassVar[str] = (
@@ -64,24 +64,24 @@ def read_input_type(name: str, annotation: Any, space: Namespace) -> InputType:
     """
     members, nullable = options(annotation, space)
     if not members:
-        raise Unsupported(name, annotation)
+        raise UnsupportedInputType(name, annotation)
     if len(members) > 1 and all(member.opaque for member in members):
-        members = [Option(Any, opaque=True)]
+        members = [UnionMember(Any, opaque=True)]
     if len(members) == 1:
         found = _one(members[0], space)
         if found is None:
-            raise Unsupported(name, annotation)
+            raise UnsupportedInputType(name, annotation)
         return InputType(found.kind, found.fragment, found.many, nullable, found.enum, found.literal)
     return InputType("union", {"anyOf": _union(name, annotation, members, space)}, nullable=nullable)
 
 
-def _union(name: str, annotation: Any, members: list[Option], space: Namespace) -> list[Fragment]:
+def _union(name: str, annotation: Any, members: list[UnionMember], space: Namespace) -> list[Fragment]:
     fragments: list[Fragment] = []
     for member in members:
         found = _one(member, space)
         if found is None or found.enum is not None or found.literal is not None or found.kind in _ALONE:
             why = f": {type_name(member.type)} cannot be part of a union"
-            raise Unsupported(name, annotation, why)
+            raise UnsupportedInputType(name, annotation, why)
         if found.fragment not in fragments:  # dict and a TypedDict are the same to a client
             fragments.append(found.fragment)
     return fragments
@@ -90,7 +90,7 @@ def _union(name: str, annotation: Any, members: list[Option], space: Namespace) 
 _ALONE: Final = frozenset({"path", "file", "secret"})
 
 
-def _one(option: Option, space: Namespace) -> InputType | None:
+def _one(option: UnionMember, space: Namespace) -> InputType | None:
     """One type that is no union; None if no input can have it."""
     is_list = option.type is list or get_origin(option.type) is list
     if option.opaque:
@@ -112,7 +112,7 @@ def _one(option: Option, space: Namespace) -> InputType | None:
     return InputType(element.kind, fragment, many=True, enum=element.enum, literal=element.literal)
 
 
-def _element(option: Option) -> InputType | None:
+def _element(option: UnionMember) -> InputType | None:
     kind = option.type
     if option.opaque:
         return None if kind is list or get_origin(kind) is list else InputType("dict", dict(OBJECT))

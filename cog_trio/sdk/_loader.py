@@ -30,7 +30,7 @@ RESERVED: Final = frozenset({"cog", "coglet", "cog_trio", "__main__"})
 
 
 @dataclass(frozen=True)
-class Target:
+class LoadedCallable:
     """A callable of a model.
 
     ``call`` is what the worker calls; ``function`` is the one whose signature counts (they differ under a decorator
@@ -60,12 +60,12 @@ class Target:
         return mark_of(self, TRIO) is True or getattr(self.owner, TRIO, False) is True
 
 
-def predict_ref(ref: str) -> Target:
+def predict_ref(ref: str) -> LoadedCallable:
     """The prediction of a reference; raises whatever the import raises, or says what is wrong with the object."""
     return predict_target(load_object(ref))
 
 
-def train_ref(ref: str) -> Target:
+def train_ref(ref: str) -> LoadedCallable:
     """The training of a reference, see `predict_ref`."""
     return train_target(load_object(ref, train=True))
 
@@ -242,12 +242,12 @@ def method_name(cls: type, *, quiet: bool = False) -> str:
     return "run" if run else "predict"
 
 
-def predict_target(found: Any) -> Target:
+def predict_target(found: Any) -> LoadedCallable:
     """The prediction of an instance or a function."""
     return _target(found, lambda cls: method_name(cls, quiet=True))
 
 
-def train_target(found: Any) -> Target:
+def train_target(found: Any) -> LoadedCallable:
     """The training of an instance or a function."""
 
     def name(cls: type) -> str:
@@ -258,14 +258,14 @@ def train_target(found: Any) -> Target:
     return _target(found, name)
 
 
-def _target(found: Any, name_of: Callable[[type], str]) -> Target:
+def _target(found: Any, name_of: Callable[[type], str]) -> LoadedCallable:
     cls = type(found)
     if inspect.isroutine(found) or isinstance(found, functools.partial):
-        return Target(found, _visible(found))
+        return LoadedCallable(found, _visible(found))
     if callable(found) and not any(_defines(cls, name) for name in ("run", "predict", "train")):
-        return Target(found, _visible(found))
+        return LoadedCallable(found, _visible(found))
     call = getattr(found, name_of(cls))
-    return Target(call, _visible(call), found)
+    return LoadedCallable(call, _visible(call), found)
 
 
 def _visible(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -376,13 +376,13 @@ def weights_value(setup: Callable[..., Any], weights: str | None) -> Any:
     return weights
 
 
-def concurrency_mark(target: Target) -> int | None:
+def concurrency_mark(target: LoadedCallable) -> int | None:
     """What ``@concurrent`` says, if it is there."""
     value = mark_of(target, CONCURRENT)
     return None if value is None else int(value)
 
 
-def mark_of(target: Target, mark: str) -> Any:
+def mark_of(target: LoadedCallable, mark: str) -> Any:
     """The value of a decorator's mark on a callable of a model, None if it has none."""
     from .schema import marked
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 from ._annotations import (
     Namespace,
-    Option,
+    UnionMember,
     is_typed_dict,
     of_class,
     options,
@@ -39,7 +39,7 @@ POSSIBLE: Final = (
 )
 
 
-class Unsupported(TypeError):
+class UnsupportedOutputType(TypeError):
     """A type that no output can have."""
 
     def __init__(self, annotation: Any, why: str = "") -> None:
@@ -82,7 +82,9 @@ def read_output(annotation: Any, space: Namespace) -> Fragment:
 def _concatenated(annotation: Any, space: Namespace) -> Fragment:
     members, nullable = options(get_args(annotation)[0], space)
     if nullable or [member.type for member in members] != [str]:
-        raise Unsupported(annotation, ": only texts can be concatenated, write ConcatenateIterator[str] or Iterator[T]")
+        raise UnsupportedOutputType(
+            annotation, ": only texts can be concatenated, write ConcatenateIterator[str] or Iterator[T]"
+        )
     return {
         "type": "array",
         "items": {"type": "string"},
@@ -96,7 +98,7 @@ def _alternatives(annotation: Any, space: Namespace, within: tuple[Any, ...]) ->
     members, nullable = options(annotation, space)
     fragment: Fragment
     if nullable and any(member.opaque for member in members):
-        raise Unsupported(annotation, ": Opaque and Optional do not go together in an output")
+        raise UnsupportedOutputType(annotation, ": Opaque and Optional do not go together in an output")
     if len(members) == 1:
         fragment = _one(members[0], space, within)
     elif members:
@@ -110,11 +112,11 @@ def _single(annotation: Any, space: Namespace, within: tuple[Any, ...]) -> Fragm
     """The element of a container: neither a union nor None."""
     members, nullable = options(annotation, space)
     if nullable or len(members) != 1:
-        raise Unsupported(annotation, " as an element: give it one type, or Any")
+        raise UnsupportedOutputType(annotation, " as an element: give it one type, or Any")
     return _one(members[0], space, within)
 
 
-def _one(option: Option, space: Namespace, within: tuple[Any, ...]) -> Fragment:
+def _one(option: UnionMember, space: Namespace, within: tuple[Any, ...]) -> Fragment:
     kind = option.type
     origin = get_origin(kind)
     if option.opaque:
@@ -141,7 +143,7 @@ def _one(option: Option, space: Namespace, within: tuple[Any, ...]) -> Fragment:
 
 def _class(kind: Any, annotation: Any, within: tuple[Any, ...]) -> Fragment:
     if not isinstance(kind, type):
-        raise Unsupported(annotation)
+        raise UnsupportedOutputType(annotation)
     if kind in SCALARS:
         return {"type": SCALARS[kind][1]}
     if issubclass(kind, Enum):
@@ -152,7 +154,7 @@ def _class(kind: Any, annotation: Any, within: tuple[Any, ...]) -> Fragment:
         return dict(URI)
     if is_typed_dict(kind) or dataclasses.is_dataclass(kind) or issubclass(kind, BaseModel) or is_pydantic_model(kind):
         return dict(OBJECT) if kind in within else _structure(kind, (*within, kind))
-    raise Unsupported(annotation)
+    raise UnsupportedOutputType(annotation)
 
 
 def _enumeration(values: tuple[Any, ...]) -> Fragment:
@@ -235,4 +237,4 @@ def _has_default(kind: Any, name: str) -> bool:
     return any(name in vars(base) for base in kind.__mro__)
 
 
-__all__ = ["Unsupported", "is_stream", "read_output", "title"]
+__all__ = ["UnsupportedOutputType", "is_stream", "read_output", "title"]

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from . import _constraints as constraints
 from ._annotations import Namespace, signature, type_name, unresolved_names
-from ._input_types import InputKind, InputType, Unsupported, read_input_type
+from ._input_types import InputKind, InputType, UnsupportedInputType, read_input_type
 from .input import FieldInfo, from_pydantic, is_pydantic_field
 
 
@@ -72,7 +72,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Parameters:
     """All inputs of a callable."""
 
     parameters: tuple[Parameter, ...]
@@ -89,16 +89,16 @@ class _Faults:
     def add(self, error: Exception) -> None:
         if isinstance(error, TypeError):
             self.kind = TypeError
-        self.unsupported = self.unsupported or isinstance(error, Unsupported)
+        self.unsupported = self.unsupported or isinstance(error, UnsupportedInputType)
         self.texts.append(str(error))
 
     def raise_if_any(self) -> None:
         if self.texts:
-            hint = f"; supported: {Unsupported.POSSIBLE}" if self.unsupported else ""
+            hint = f"; supported: {UnsupportedInputType.POSSIBLE}" if self.unsupported else ""
             raise self.kind("; ".join(self.texts) + hint)
 
 
-def read_inputs(function: Callable[..., Any], space: Namespace) -> Inputs:
+def read_inputs(function: Callable[..., Any], space: Namespace) -> Parameters:
     """The inputs of a function (bound: without ``self``).
 
     Raises:
@@ -118,7 +118,7 @@ def read_inputs(function: Callable[..., Any], space: Namespace) -> Inputs:
             except (TypeError, ValueError) as error:
                 faults.add(error)
     faults.raise_if_any()
-    return Inputs(tuple(found), extra)
+    return Parameters(tuple(found), extra)
 
 
 def notice(text: str, category: type[Warning] = UserWarning, about: Any = None) -> None:
@@ -207,4 +207,4 @@ def _with_default(parameter: Parameter, shape: InputType, info: FieldInfo) -> Pa
     )
 
 
-__all__ = ["MISSING", "InputKind", "Inputs", "Parameter", "field_info", "notice", "read_inputs"]
+__all__ = ["MISSING", "InputKind", "Parameter", "Parameters", "field_info", "notice", "read_inputs"]

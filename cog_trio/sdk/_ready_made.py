@@ -14,7 +14,7 @@ from typing import Any
 from ._annotations import signature
 from ._document import REF
 from ._input_types import InputKind
-from ._parameters import MISSING, Inputs, Parameter, field_info
+from ._parameters import MISSING, Parameter, Parameters, field_info
 
 KINDS: dict[str, InputKind] = {
     "string": "str",
@@ -38,7 +38,7 @@ def component_of(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
-def driven_by(inputs: Inputs, component: Mapping[str, Any]) -> Inputs:
+def driven_by(inputs: Parameters, component: Mapping[str, Any]) -> Parameters:
     """The same inputs, with what the document says of required and nullable."""
     listed = set(component.get("required", ()))
     properties = component.get("properties", {})
@@ -55,10 +55,10 @@ def driven_by(inputs: Inputs, component: Mapping[str, Any]) -> Inputs:
             inject_null=nullable and parameter.inject_null and not is_listed,
         )
 
-    return Inputs(tuple(change(parameter) for parameter in inputs.parameters), inputs.extra)
+    return Parameters(tuple(change(parameter) for parameter in inputs.parameters), inputs.extra)
 
 
-def read_document(function: Callable[..., Any], document: Mapping[str, Any], name: str) -> Inputs:
+def read_document(function: Callable[..., Any], document: Mapping[str, Any], name: str) -> Parameters:
     """The inputs by the document alone; the order and the defaults are the function's.
 
     Raises:
@@ -74,8 +74,8 @@ def read_document(function: Callable[..., Any], document: Mapping[str, Any], nam
             extra = True
         elif raw.kind is not raw.VAR_POSITIONAL:
             found.append(_parameter(raw, properties.pop(raw.name, {}), schemas))
-    inputs = driven_by(Inputs(tuple(found), extra), component)
-    return Inputs(inputs.parameters, extra)
+    inputs = driven_by(Parameters(tuple(found), extra), component)
+    return Parameters(inputs.parameters, extra)
 
 
 def _parameter(raw: inspect.Parameter, schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Parameter:

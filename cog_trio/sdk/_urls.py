@@ -99,7 +99,7 @@ open_client: Callable[[float], httpx.Client] = _open_client
 """What a `URLFile` asks for a client; a worker puts in its own, which knows what may be fetched."""
 
 
-class _Body(io.RawIOBase):
+class _UrlBody(io.RawIOBase):
     """The decoded body of a running httpx response, as raw bytes to read from."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -160,7 +160,7 @@ class URLFile(io.IOBase):
             if response.status_code >= 400:
                 _raise_status(response, self.url)
             self._resources = resources.pop_all()
-        return io.BufferedReader(_Body(response.iter_bytes()), buffer_size=2**16)
+        return io.BufferedReader(_UrlBody(response.iter_bytes()), buffer_size=2**16)
 
     def readable(self) -> bool:
         return True

@@ -17,18 +17,18 @@ from typing import Any, Final
 
 from ._annotations import of_function, signature
 from ._decorators import STREAMING
-from ._document import PREDICT, TRAIN, Mode, Signature, document
+from ._document import PREDICT, TRAIN, SchemaMode, Signature, document
 from ._outputs import is_stream, read_output
-from ._parameters import MISSING, InputKind, Inputs, Parameter, notice, read_inputs
+from ._parameters import MISSING, InputKind, Parameter, Parameters, notice, read_inputs
 
 __all__ = [
     "MISSING",
     "PREDICT",
     "TRAIN",
     "InputKind",
-    "Inputs",
-    "Mode",
     "Parameter",
+    "Parameters",
+    "SchemaMode",
     "Signature",
     "describe",
     "document",
@@ -47,7 +47,7 @@ def describe(function: Callable[..., Any], *, owner: type | None = None, name: s
     """
     space = of_function(_definition(function), owner)
     errors: list[Exception] = []
-    inputs, output = Inputs(()), dict[str, Any]()
+    inputs, output = Parameters(()), dict[str, Any]()
     streaming = marked(function, STREAMING) is not None
     try:
         inputs = read_inputs(function, space)

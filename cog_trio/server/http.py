@@ -15,11 +15,11 @@ from typing import Any, Final
 import click
 
 from cog_trio.cli import options
-from cog_trio.cli.launch_plan import Launch
+from cog_trio.cli.launch_plan import LaunchPlan
 from cog_trio.cli.serve.launch import launch
 from cog_trio.config import settings
 from cog_trio.config.cog_yaml import FILE, BadModel, Config, load
-from cog_trio.server.pid1 import step_aside
+from cog_trio.server.pid1 import run_below_init
 
 NAME: Final = "cog_trio.server.http"
 NO_MODEL: Final = 1  # exit code (D38)
@@ -46,7 +46,7 @@ def entry(x_mode: str, threads: int | None, **values: Any) -> int:
         name = f"COG_{x_mode.upper()}_TYPE_STUB"
         return options.fail(NAME, f"no model: {name} is not set and ./{FILE} names none to {x_mode}", NO_MODEL)
     return launch(
-        Launch(
+        LaunchPlan(
             NAME,
             chosen,
             os.getcwd(),
@@ -60,8 +60,8 @@ def entry(x_mode: str, threads: int | None, **values: Any) -> int:
 
 def main() -> None:
     """Serve until told to stop."""
-    step_aside()
-    options.leave(options.run(entry, NAME))
+    run_below_init()
+    options.exit_with(options.run(entry, NAME))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ OURS: Final = signal.valid_signals() - {getattr(signal, name) for name in FAULTS
 BY_SIGNAL: Final = 128  # and the number of the signal: exit code of a child that a signal has ended
 
 
-def step_aside() -> None:
+def run_below_init() -> None:
     """Return at once, unless we are PID 1: then return in a child, and never in this process."""
     if os.getpid() != 1:
         return

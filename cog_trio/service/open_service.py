@@ -28,8 +28,8 @@ if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
 if TYPE_CHECKING:
-    from cog_trio.config.cog_yaml import Target
-    from cog_trio.orchestrator.process import Link
+    from cog_trio.config.cog_yaml import ModelTarget
+    from cog_trio.orchestrator.process import WorkerLink
 
 
 log: Final = logging.getLogger("cog_trio.service")
@@ -44,7 +44,7 @@ async def open_service(
     model: str | os.PathLike[str] | None = None,
     *,
     settings: Settings | None = None,
-    worker: WorkerProcess | Link | None = None,
+    worker: WorkerProcess | WorkerLink | None = None,
     train: str | os.PathLike[str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -97,10 +97,10 @@ async def open_service(
                 service._abort()
             if not service.draining:
                 service.shutdown()
-            with trio.move_on_after(service._ending.limit, shield=True):
+            with trio.move_on_after(service._shutdown_sequence.limit, shield=True):
                 await service.wait_stopped()
             service._webhooks.close()
-            service._lifecycle.close()
+            service._service_events.close()
             nursery.cancel_scope.cancel()
     except (trio.Cancelled, BaseExceptionGroup) as caught:
         ours = caught.split(trio.Cancelled)[1] if isinstance(caught, BaseExceptionGroup) else None
@@ -116,7 +116,7 @@ def _text(path: str | os.PathLike[str] | None) -> str | None:
     return None if path is None else os.fspath(path)
 
 
-def _locate(model: str | None, train: str | None) -> Target | None:
+def _locate(model: str | None, train: str | None) -> ModelTarget | None:
     """What is to be served, if anything is named.
 
     Raises:

@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import trio
 
-from cog_trio.orchestrator.worker_handle import Berth
-from cog_trio.orchestrator.worker_pool import Fleet
+from cog_trio.orchestrator.worker_handle import FreeSlot
+from cog_trio.orchestrator.worker_pool import WorkerPool
 from cog_trio.state.health import HealthSnapshot
 from cog_trio.state.prediction import Blame, Fact, Outcome, Prediction
 from cog_trio.state.refusals import QueueTimedOut, Rejected, not_ready
 
 
-class Turn:
+class QueueEntry:
     """A prediction's slot, or its place in the line until then; made by the queue only."""
 
-    __slots__ = ("berth", "deadline", "decided", "prediction", "refusal")
+    __slots__ = ("deadline", "decided", "free_slot", "prediction", "refusal")
 
     def __init__(self, prediction: Prediction, deadline: float) -> None:
         self.prediction = prediction
         self.deadline = deadline
-        self.berth: Berth | None = None
+        self.free_slot: FreeSlot | None = None
         self.refusal: Rejected | None = None
         self.decided = trio.Event()
 
-    def take(self, berth: Berth) -> None:
-        self.berth = berth
+    def grant(self, free_slot: FreeSlot) -> None:
+        self.free_slot = free_slot
         self.decided.set()
 
     def refuse(self, refusal: Rejected) -> None:
@@ -38,14 +38,14 @@ class Turn:
         self.decided.set()
 
 
-class Queue:
+class PredictionQueue:
     """The line of one service. ``size``: how many may wait; ``timeout``: for how many seconds."""
 
-    def __init__(self, fleet: Fleet, size: int, timeout: float) -> None:
-        self._fleet = fleet
+    def __init__(self, worker_pool: WorkerPool, size: int, timeout: float) -> None:
+        self._worker_pool = worker_pool
         self._size = size
         self._timeout = timeout
-        self._line: dict[Prediction, Turn] = {}  # in the order in which they came
+        self._line: dict[Prediction, QueueEntry] = {}  # in the order in which they came
 
     def __len__(self) -> int:
         """How many wait. Those that were cancelled do not, though their tasks have not heard of it yet."""
@@ -55,13 +55,15 @@ class Queue:
     def has_room(self) -> bool:
         """One more can be taken: to run, or to wait."""
         size = self._size
-        return self._fleet.available > 0 or len(self._line) < size or len(self) < size  # who has left is counted last
+        return (
+            self._worker_pool.available > 0 or len(self._line) < size or len(self) < size
+        )  # who has left is counted last
 
-    def enter(self, prediction: Prediction) -> Turn:
+    def enter(self, prediction: Prediction) -> QueueEntry:
         """Take a slot, or a place at the end of the line; there must be room."""
-        turn = Turn(prediction, trio.current_time() + self._timeout)
-        if self._fleet.available:
-            turn.take(self._fleet.acquire_nowait())
+        turn = QueueEntry(prediction, trio.current_time() + self._timeout)
+        if self._worker_pool.available:
+            turn.grant(self._worker_pool.acquire_nowait())
         else:
             prediction.queued = True
             self._line[prediction] = turn
@@ -69,10 +71,10 @@ class Queue:
 
     def advance(self) -> None:
         """Hand over what is free to those who are first."""
-        while self._line and self._fleet.available:
+        while self._line and self._worker_pool.available:
             prediction = next(iter(self._line))
             if not prediction.cancel_requested:
-                self._line[prediction].take(self._fleet.acquire_nowait())
+                self._line[prediction].grant(self._worker_pool.acquire_nowait())
             self._leave(prediction)
 
     def dissolve(self, health: HealthSnapshot) -> None:
@@ -85,7 +87,7 @@ class Queue:
         prediction.queued = False
         self._line.pop(prediction, None)
 
-    async def wait(self, turn: Turn) -> Berth | Outcome:
+    async def wait(self, turn: QueueEntry) -> FreeSlot | Outcome:
         """The slot, when the turn has come (no checkpoint if it has), or the outcome of a refusal.
 
         Cancellation: the place is left; a slot that was handed over in that moment goes to the next.
@@ -95,13 +97,13 @@ class Queue:
                 with trio.move_on_at(turn.deadline):
                     await turn.decided.wait()
             except trio.Cancelled:
-                if turn.berth is not None:
-                    with turn.berth.permit:
+                if turn.free_slot is not None:
+                    with turn.free_slot.permit:
                         pass
                 raise
             finally:
                 self._leave(turn.prediction)
-        if turn.berth is not None:
-            return turn.berth
+        if turn.free_slot is not None:
+            return turn.free_slot
         refusal = turn.refusal or QueueTimedOut(turn.prediction.id, self._timeout)
         return Outcome(Fact.RAISED, refusal.text, blame=Blame.SERVICE, refusal=refusal)

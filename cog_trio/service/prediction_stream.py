@@ -14,7 +14,7 @@ import trio
 
 from cog_trio.bridge.json_value import decode_json
 from cog_trio.bridge.protocol import Json, LogSource, MetricMode
-from cog_trio.state.event_log import Event, LogEvent, Mark, MetricEvent, Subscription
+from cog_trio.state.event_log import Boundary, Event, LogEvent, MetricEvent, Subscription
 from cog_trio.state.prediction_errors import interruption
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class PredictionStream:
             await self._subscription.wait()
             if self._taken or self._subscription.over:
                 continue  # another reader of ours was faster
-            batch = self._subscription.take()
+            batch = self._subscription.read()
             self._taken.extend(batch.events)
             if batch.lost:
                 return Lost(batch.lost)
@@ -110,7 +110,7 @@ class PredictionStream:
             return Log(event.source, event.data)
         if isinstance(event, MetricEvent):
             return Metric(event.name, decode_json(event.value), event.mode)
-        if event is Mark.START:
+        if event is Boundary.START:
             return Start()
         if (why := interruption(self.prediction)) is not None:
             raise why

@@ -38,7 +38,7 @@ STOP_LIMIT: Final = 5.0  # seconds that a caller who leaves waits for the model 
 _NO_JSON: Final = "an input of the type {} has no form in JSON; a file is given as a pathlib.Path"
 
 
-class Embedding(ABC):
+class PythonAPI(ABC):
     """The part of the service that waits for predictions."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Embedding(ABC):
     @abstractmethod
     def follow(self, prediction: Prediction, after: str | None = None) -> Subscription: ...
     @abstractmethod
-    def leave(self, prediction: Prediction) -> None: ...
+    def creator_left(self, prediction: Prediction) -> None: ...
 
     async def predict(
         self,
@@ -139,7 +139,7 @@ class Embedding(ABC):
             with self.follow(prediction) as subscription:
                 yield PredictionStream(prediction, subscription)
         finally:
-            self.leave(prediction)
+            self.creator_left(prediction)
             await stopped(prediction)
 
 

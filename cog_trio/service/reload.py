@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from cog_trio.bridge.protocol import Init
-from cog_trio.orchestrator.worker_pool import Fleet
+from cog_trio.orchestrator.worker_pool import WorkerPool
 from cog_trio.service.shutdown import STOP_GRACE
 from cog_trio.state.prediction import Blame, Prediction
 
@@ -25,7 +25,7 @@ log: Final = logging.getLogger("cog_trio.service")
 
 
 @dataclass(frozen=True)
-class Renewal:
+class NewWorkers:
     """What is to be started in the place of what runs."""
 
     why: str  # for the log of its setup
@@ -34,21 +34,21 @@ class Renewal:
     environment: Mapping[str, str]
 
 
-class Reloading:
+class Reload:
     """The reloads of one service; ``running`` is what is in flight, ``start_soon`` starts tasks in its nursery."""
 
     def __init__(
         self,
         grace: float,
         running: Mapping[str, Prediction],
-        fleet: Fleet,
+        worker_pool: WorkerPool,
         start_soon: Callable[..., Any],
     ) -> None:
         self._grace = grace
         self._running = running
-        self._fleet = fleet
+        self._worker_pool = worker_pool
         self._start_soon = start_soon
-        self._wanted: Renewal | None = None
+        self._wanted: NewWorkers | None = None
         self._at_work = False
         self._closed = False
         self._scope = trio.CancelScope()  # around the work
@@ -58,17 +58,17 @@ class Reloading:
         self._closed = True
         self._scope.cancel()
 
-    def ask(self, renewal: Renewal) -> None:
+    def ask(self, new_workers: NewWorkers) -> None:
         """Have the model started anew: in this step health becomes STARTING. Repeats are fine, and after ``close``
         nothing comes of it."""
-        self._wanted = renewal
+        self._wanted = new_workers
         if self._at_work or self._closed:
             return
         self._at_work = True
         self._scope = trio.CancelScope()
         flying = [prediction for prediction in self._running.values() if not prediction.queued]
-        log.info("%s: the model is started again; what runs may end: %d predictions", renewal.why, len(flying))
-        self._fleet.retire(renewal.why)
+        log.info("%s: the model is started again; what runs may end: %d predictions", new_workers.why, len(flying))
+        self._worker_pool.retire(new_workers.why)
         self._start_soon(self._renew, flying)
 
     async def _renew(self, flying: Collection[Prediction]) -> None:
@@ -80,10 +80,12 @@ class Reloading:
                 prediction.cancel(Blame.SERVICE_END)
             with trio.move_on_after(STOP_GRACE):
                 await _all_finished(flying)
-            await self._fleet.clear()
-            renewal, self._wanted, self._at_work = self._wanted, None, False
-            assert renewal is not None
-            self._fleet.begin(renewal.init, None, renewal.cwd, renewal.environment)  # the last that was asked for
+            await self._worker_pool.clear()
+            new_workers, self._wanted, self._at_work = self._wanted, None, False
+            assert new_workers is not None
+            self._worker_pool.start(
+                new_workers.init, None, new_workers.cwd, new_workers.environment
+            )  # the last that was asked for
 
 
 async def _all_finished(predictions: Collection[Prediction]) -> None:

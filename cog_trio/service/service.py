@@ -25,22 +25,22 @@ from cog_trio.config.settings import Settings
 from cog_trio.files.workspace import Readiness, Workspace, keep_ready_file
 from cog_trio.inputs.validation import InvalidInput, MalformedInput
 from cog_trio.orchestrator.spawn import WorkerProcess
-from cog_trio.orchestrator.worker_pool import Fleet
-from cog_trio.service.prediction_queue import Queue
-from cog_trio.service.prediction_tasks import Runs
-from cog_trio.service.python_api import Embedding
-from cog_trio.service.reload import Reloading, Renewal
-from cog_trio.service.shutdown import Ending
-from cog_trio.service.watchers import Keeper
+from cog_trio.orchestrator.worker_pool import WorkerPool
+from cog_trio.service.prediction_queue import PredictionQueue
+from cog_trio.service.prediction_tasks import PredictionTasks
+from cog_trio.service.python_api import PythonAPI
+from cog_trio.service.reload import NewWorkers, Reload
+from cog_trio.service.shutdown import ShutdownSequence
+from cog_trio.service.watchers import Watchers
 from cog_trio.service.webhook_sender import Webhooks
 from cog_trio.state.event_log import OtherRun, Subscription, TooManyFollowers
-from cog_trio.state.health import FINAL, HealthSnapshot, State
+from cog_trio.state.health import FINAL, HealthSnapshot, HealthState
 from cog_trio.state.prediction import ALL_EVENTS, Prediction, Status, WebhookEvent
 from cog_trio.state.refusals import AlreadyRunning, AtCapacity, NotOffered, NotReady, QueueTimedOut, Rejected, not_ready
-from cog_trio.state.service_events import Callback, Feed, Lifecycle, Statistics
+from cog_trio.state.service_events import Callback, Feed, ServiceEvents, Statistics
 
 if TYPE_CHECKING:
-    from cog_trio.orchestrator.process import Link
+    from cog_trio.orchestrator.process import WorkerLink
 
 __all__ = [
     "AlreadyRunning",
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-class PredictionService(Embedding):
+class PredictionService(PythonAPI):
     """Made by ``open_service`` only."""
 
     def __init__(
@@ -70,9 +70,9 @@ class PredictionService(Embedding):
         self._workspace = workspace
         self._nursery = nursery
         self._now = now
-        self._lifecycle = Lifecycle(now)
-        self._fleet = Fleet(settings, nursery, self._lifecycle, self._on_change, self._on_idle)
-        self._keeper = Keeper(settings.stream_grace, nursery.start_soon)
+        self._service_events = ServiceEvents(now)
+        self._worker_pool = WorkerPool(settings, nursery, self._service_events, self._on_change, self._on_idle)
+        self._watchers = Watchers(settings.stream_grace, nursery.start_soon)
         self._readiness = Readiness()
         self._changed = trio.lowlevel.ParkingLot()  # those who wait for another health
         self._last_number = 0
@@ -83,28 +83,30 @@ class PredictionService(Embedding):
             secret=settings.webhook_secret,
             now=now,
         )
-        self._queue = Queue(self._fleet, settings.queue, settings.queue_timeout)
-        self._runs = Runs(settings, workspace, self._queue, self._lifecycle, nursery.start_soon, output_folder)
-        self._ending = Ending(settings, self._runs.open, self._fleet, self._webhooks)
-        self._reloading = Reloading(settings.drain_grace, self._runs.open, self._fleet, nursery.start_soon)
-        self._opened: Renewal | None = None  # with which model; None: with none
+        self._queue = PredictionQueue(self._worker_pool, settings.queue, settings.queue_timeout)
+        self._tasks = PredictionTasks(
+            settings, workspace, self._queue, self._service_events, nursery.start_soon, output_folder
+        )
+        self._shutdown_sequence = ShutdownSequence(settings, self._tasks.open, self._worker_pool, self._webhooks)
+        self._reload = Reload(settings.drain_grace, self._tasks.open, self._worker_pool, nursery.start_soon)
+        self._opened: NewWorkers | None = None  # with which model; None: with none
 
     def _start(
         self,
         model: str | None,
         train: str | None,
-        worker: WorkerProcess | Link | None,
+        worker: WorkerProcess | WorkerLink | None,
         cwd: str | None,
         environment: Mapping[str, str],
     ) -> None:
         start = self._nursery.start_soon
         start(self._workspace.sweep_predecessors)
         if model is None and train is None and worker is None:
-            self._fleet.begin_none()
+            self._worker_pool.start_without_model()
             return
         init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
-        self._opened = Renewal("", init, cwd, environment)
-        self._fleet.begin(init, worker, cwd, environment)
+        self._opened = NewWorkers("", init, cwd, environment)
+        self._worker_pool.start(init, worker, cwd, environment)
         self._tell_health()
         if self.settings.ready_file is not None:
             start(keep_ready_file, self.settings.ready_file, self._readiness)
@@ -113,26 +115,26 @@ class PredictionService(Embedding):
 
     @property
     def draining(self) -> bool:
-        return self._ending.begun.is_set()
+        return self._shutdown_sequence.begun.is_set()
 
     @property
     def schema(self) -> bytes | None:
         """The OpenAPI document, from the moment the model is described."""
-        return self._fleet.schema
+        return self._worker_pool.schema
 
     def required(self, mode: Mode) -> frozenset[str] | None:
         """The inputs that can't be left out; None if they are not checked, or not known yet."""
-        validator = self._fleet.callee(mode).validator
+        validator = self._worker_pool.model_callable(mode).validator
         return None if validator is None else validator.required
 
     @property
     def streaming(self) -> bool:
         """The model offers its output as a stream."""
-        return self._fleet.streaming
+        return self._worker_pool.streaming
 
     def serves(self, mode: Mode) -> bool:
         """Whether the model has a callable of this kind, as far as its references tell."""
-        return mode in self._fleet.modes
+        return mode in self._worker_pool.modes
 
     def health(self) -> HealthSnapshot:
         """Health without the user's check; answers at once, whatever the model does."""
@@ -143,36 +145,36 @@ class PredictionService(Embedding):
 
         Cancellation: the check goes on for the others.
         """
-        return self._show_health(await self._fleet.check())
+        return self._show_health(await self._worker_pool.check())
 
     def _show_health(self, errors: Mapping[int, str]) -> HealthSnapshot:
-        return self._fleet.snapshot(draining=self.draining, errors=errors, queued=len(self._queue))
+        return self._worker_pool.snapshot(draining=self.draining, errors=errors, queued=len(self._queue))
 
     def get(self, id: str) -> Prediction | None:
         """The prediction of this id: in flight, else a finished one that is still kept."""
-        return self._runs.get(id)
+        return self._tasks.get(id)
 
     def running(self, id: str) -> Prediction | None:
         """The prediction of this id, if it is in flight."""
-        return self._runs.open.get(id)
+        return self._tasks.open.get(id)
 
     def statistics(self) -> Statistics:
         """The service in numbers, now."""
-        finished, queued = self._lifecycle.finished, len(self._queue)
+        finished, queued = self._service_events.finished, len(self._queue)
         return Statistics(
-            slots=self._fleet.capacity,
-            idle=self._fleet.available,
-            running=len(self._runs.open) - queued,
+            slots=self._worker_pool.capacity,
+            idle=self._worker_pool.available,
+            running=len(self._tasks.open) - queued,
             queued=queued,
-            workers=self._fleet.workers_ready,
-            respawns=self._fleet.respawns,
-            created=self._lifecycle.created,
+            workers=self._worker_pool.workers_ready,
+            respawns=self._worker_pool.respawns,
+            created=self._service_events.created,
             succeeded=finished[Status.SUCCEEDED],
             failed=finished[Status.FAILED],
             canceled=finished[Status.CANCELED],
-            refused=self._lifecycle.refused,
-            retained=len(self._runs.retained),
-            retained_bytes=self._runs.retained.size,
+            refused=self._service_events.refused,
+            retained=len(self._tasks.retained),
+            retained_bytes=self._tasks.retained.size,
             webhooks=self._webhooks.pending,
             webhooks_failed=self._webhooks.failed,
             webhooks_lost=self._webhooks.lost,
@@ -184,14 +186,14 @@ class PredictionService(Embedding):
         The feed holds ``lifecycle.CAPACITY`` events for a slow reader, then the oldest are lost and it gets
         ``EventsLost``. It ends when the service has ended.
         """
-        return self._lifecycle.feed()
+        return self._service_events.feed()
 
     def observe(self, callback: Callback) -> Callable[[], None]:
         """Call ``callback`` for each event, in the step in which it happens: it must not wait, nor act on the service.
 
         Gives what ends that. One that raises is logged and called no more.
         """
-        return self._lifecycle.observe(callback)
+        return self._service_events.observe(callback)
 
     # What it does.
 
@@ -201,9 +203,9 @@ class PredictionService(Embedding):
         Raises:
           NotReady: with a text for the state that we are in.
         """
-        if not self._fleet.ready or self.draining:
+        if not self._worker_pool.ready or self.draining:
             refusal = not_ready(self.health(), id)
-            self._lifecycle.has_refused(id, mode, refusal)
+            self._service_events.has_refused(id, mode, refusal)
             raise refusal
 
     def create(
@@ -228,28 +230,28 @@ class PredictionService(Embedding):
           NotOffered, NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
           InvalidInput: with every fault of the input.
         """
-        callee = self._fleet.callee(mode)
+        model_callable = self._worker_pool.model_callable(mode)
         try:
             if not self.serves(mode):
                 raise NotOffered(id, mode)
-            if not self._fleet.ready or self.draining:
+            if not self._worker_pool.ready or self.draining:
                 raise not_ready(self.health(), id)
-            sent, echo = callee.check(input or b"{}", id)
-            if id in self._runs.open:
+            sent, echo = model_callable.check(input or b"{}", id)
+            if id in self._tasks.open:
                 raise AlreadyRunning(id)
             if not self._queue.has_room:
                 raise AtCapacity(id)
         except (Rejected, InvalidInput, MalformedInput) as refusal:
-            self._lifecycle.has_refused(id, mode, refusal)
+            self._service_events.has_refused(id, mode, refusal)
             raise
         prediction = Prediction(
             f"pred_{self._number():x}" if id is None else id,
             input=echo,
-            output_is_array=callee.output_is_array,
+            output_is_array=model_callable.output_is_array,
             watched=watched or streamed,
             streamed=streamed,
             run=f"{self._number() // 1000:x}",
-            history=self.settings.stream_history,
+            event_log=self.settings.stream_history,
             mode=mode,
             webhook=webhook,
             events=events,
@@ -258,12 +260,12 @@ class PredictionService(Embedding):
             now=self._now,
         )
         self._webhooks.follow(prediction)
-        self._runs.begin(prediction, sent, context or {})
+        self._tasks.start(prediction, sent, context or {})
         return prediction
 
     def watch(self, prediction: Prediction) -> AbstractContextManager[None]:
         """Be one of those who wait for a prediction (D4); nothing may be awaited between creating and watching it."""
-        return self._keeper.watch(prediction)
+        return self._watchers.watch(prediction)
 
     def follow(self, prediction: Prediction, after: str | None = None) -> Subscription:
         """Follow the events of a prediction, running or finished, and keep it alive by that (D4): use it in a
@@ -275,15 +277,15 @@ class PredictionService(Embedding):
           OtherRun: if that is no event of this run.
           TooManyFollowers: if so many follow it already.
         """
-        return self._keeper.follow(prediction, after)
+        return self._watchers.follow(prediction, after)
 
-    def leave(self, prediction: Prediction) -> None:
+    def creator_left(self, prediction: Prediction) -> None:
         """Who created it by a stream has left and does not come back (D4)."""
-        self._keeper.leave(prediction)
+        self._watchers.creator_left(prediction)
 
     def cancel(self, id: str) -> bool:
         """Cancel the prediction of this id; False if none is in flight. Repeats are fine."""
-        if (prediction := self._runs.open.get(id)) is None:
+        if (prediction := self._tasks.open.get(id)) is None:
             return False
         prediction.cancel()
         return True
@@ -302,11 +304,11 @@ class PredictionService(Embedding):
         if self._opened is None:
             raise not_ready(self.health())
         opened = self._opened
-        renewal = Renewal(
+        new_workers = NewWorkers(
             why, init or opened.init, opened.cwd, opened.environment if environment is None else environment
         )
-        self._opened = renewal
-        self._reloading.ask(renewal)
+        self._opened = new_workers
+        self._reload.ask(new_workers)
 
     def shutdown(self) -> None:
         """Stop admitting and drain: what is in flight gets the grace, then is cancelled, then the worker ends.
@@ -314,24 +316,24 @@ class PredictionService(Embedding):
         Called again, it ends the wait that is going on, each time.
         """
         if self.draining:
-            self._ending.hurry()
+            self._shutdown_sequence.hurry()
             return
-        self._ending.begun.set()
-        self._reloading.close()
+        self._shutdown_sequence.begun.set()
+        self._reload.close()
         self._readiness.set(False)
         self._tell_health()
         self._queue.dissolve(self.health())
-        self._nursery.start_soon(self._ending.run)
+        self._nursery.start_soon(self._shutdown_sequence.run)
 
     def _abort(self) -> None:
         """Shut down without a grace to finish."""
         if not self.draining:
             self.shutdown()
-        self._ending.cut()
+        self._shutdown_sequence.cut()
 
     async def wait_started(self) -> HealthSnapshot:
         """Wait until setup has succeeded or failed, or there will be none; gives the health then."""
-        await self._fleet.settled.wait()
+        await self._worker_pool.settled.wait()
         return self.health()
 
     async def wait_ready(self) -> None:
@@ -342,18 +344,18 @@ class PredictionService(Embedding):
           NotReady: if there is no model, the worker is gone for good, or the service is shutting down.
         """
         await trio.lowlevel.checkpoint()
-        while self._fleet.state is State.STARTING and not self.draining:
+        while self._worker_pool.state is HealthState.STARTING and not self.draining:
             await self._changed.park()
-        if not self._fleet.ready or self.draining:
+        if not self._worker_pool.ready or self.draining:
             raise not_ready(self.health())
 
     async def wait_shutdown(self) -> None:
         """Wait for the first call of ``shutdown``."""
-        await self._ending.begun.wait()
+        await self._shutdown_sequence.begun.wait()
 
     async def wait_stopped(self) -> None:
         """Wait until everything that ``shutdown`` began is done: nothing in flight, no worker left."""
-        await self._ending.over.wait()
+        await self._shutdown_sequence.over.wait()
 
     def _on_idle(self) -> None:
         """A slot has become free: each run comes by here."""
@@ -361,16 +363,16 @@ class PredictionService(Embedding):
 
     def _on_change(self) -> None:
         """A worker is ready, gone or at its end."""
-        self._readiness.set(self._fleet.ready and not self.draining)
+        self._readiness.set(self._worker_pool.ready and not self.draining)
         self._tell_health()
-        if self._fleet.state in FINAL:
+        if self._worker_pool.state in FINAL:
             self._queue.dissolve(self.health())
         self._queue.advance()
 
     def _tell_health(self) -> None:
         if self._changed:
             self._changed.unpark_all()
-        self._lifecycle.health_is(self._fleet.state.value, self.draining, self._fleet.cause)
+        self._service_events.health_is(self._worker_pool.state.value, self.draining, self._worker_pool.cause)
 
     def _number(self) -> int:
         """A number that no other service has used before, as far as clocks go: nanoseconds since 1970."""

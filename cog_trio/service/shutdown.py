@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from cog_trio.config.settings import Settings
-from cog_trio.orchestrator.worker_pool import Fleet
+from cog_trio.orchestrator.worker_pool import WorkerPool
 from cog_trio.service.webhook_sender import Webhooks
 from cog_trio.state.prediction import Blame, Prediction
 
@@ -25,17 +25,19 @@ STOP_GRACE: Final = 5.0  # seconds that cancelled predictions get at shutdown be
 END_LIMIT: Final = 30.0  # seconds for the worker's end; the orchestrator's own limits are shorter
 
 
-class Ending:
+class ShutdownSequence:
     """The end of one service; ``running`` is what is in flight, and shrinks."""
 
-    def __init__(self, settings: Settings, running: Mapping[str, Prediction], fleet: Fleet, webhooks: Webhooks) -> None:
+    def __init__(
+        self, settings: Settings, running: Mapping[str, Prediction], worker_pool: WorkerPool, webhooks: Webhooks
+    ) -> None:
         self.begun = trio.Event()
         self.over = trio.Event()  # nothing in flight, no worker left
         self.limit = settings.drain_grace + STOP_GRACE + END_LIMIT + settings.webhook_grace  # seconds, in all
         self._drain_grace = settings.drain_grace
         self._webhook_grace = settings.webhook_grace
         self._running = running
-        self._fleet = fleet
+        self._worker_pool = worker_pool
         self._webhooks = webhooks
         self._to_finish = trio.CancelScope()
         self._to_stop = trio.CancelScope()
@@ -47,7 +49,7 @@ class Ending:
             if not grace.cancel_called:
                 grace.cancel()
                 return
-        self._fleet.kill()
+        self._worker_pool.kill()
         self._to_deliver.cancel()
 
     def cut(self) -> None:
@@ -69,8 +71,8 @@ class Ending:
             with self._to_stop:
                 await self._wait_idle()
             self._to_stop.cancel()
-            self._fleet.stop()
-            await self._fleet.ended.wait()
+            self._worker_pool.stop()
+            await self._worker_pool.ended.wait()
             await self._wait_idle()
             self._to_deliver.deadline = trio.current_time() + self._webhook_grace
             if self._webhooks.pending:

@@ -18,14 +18,14 @@ from cog_trio.state.event_log import Subscription
 from cog_trio.state.prediction import Prediction
 
 
-def forsaken(prediction: Prediction) -> bool:
+def is_abandoned(prediction: Prediction) -> bool:
     """It was for somebody, who is gone, and nobody has taken the place."""
     if not prediction.watched or prediction.watchers or prediction.terminal:
         return False
-    return not (prediction.streamed and prediction.history.followers)
+    return not (prediction.streamed and prediction.event_log.followers)
 
 
-class Keeper:
+class Watchers:
     """The rules of one service. ``grace``: seconds from the last follower's leaving to the cancellation."""
 
     def __init__(self, grace: float, start_soon: Callable[..., Any]) -> None:
@@ -45,15 +45,15 @@ class Keeper:
 
     def follow(self, prediction: Prediction, after: str | None) -> Subscription:
         """Be one of those who follow a prediction's events. Raises: as ``History.follow``."""
-        return prediction.history.follow(after, on_leave=partial(self._left, prediction))
+        return prediction.event_log.follow(after, on_leave=partial(self._left, prediction))
 
-    def leave(self, prediction: Prediction) -> None:
+    def creator_left(self, prediction: Prediction) -> None:
         """Who created it by a stream has left for good: there is no grace."""
-        if forsaken(prediction):
+        if is_abandoned(prediction):
             prediction.cancel()
 
     def _left(self, prediction: Prediction) -> None:
-        if not forsaken(prediction):
+        if not is_abandoned(prediction):
             return
         if not (prediction.streamed and self._grace):
             prediction.cancel()
@@ -71,5 +71,5 @@ class Keeper:
                     await prediction.wait_finished()
         finally:
             del self._until[prediction]
-        if forsaken(prediction):
+        if is_abandoned(prediction):
             prediction.cancel()

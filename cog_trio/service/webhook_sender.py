@@ -61,7 +61,7 @@ AGENT: Final = f"cog-trio/{__version__}".encode()
 
 
 @dataclass(frozen=True)
-class Answer:
+class WebhookAnswer:
     """What came of one request."""
 
     status: int | None  # None: none came
@@ -104,7 +104,7 @@ class Webhooks:
         self._key = None if secret is None else signing_key(secret)
         self._start_soon = start_soon
         self._transport = transport
-        self._senders: set[Sender] = set()
+        self._senders: set[WebhookSender] = set()
         self.failed = 0  # terminal webhooks that were given up
         self.lost = 0  # others that were not delivered
         self._waiting = 0
@@ -118,14 +118,14 @@ class Webhooks:
     def follow(self, prediction: Prediction) -> None:
         """Tell a prediction's receiver about it, from now to its end. Nothing may have happened to it yet."""
         if prediction.webhook is not None and prediction.events:
-            sender = Sender(self, prediction, prediction.webhook)
+            sender = WebhookSender(self, prediction, prediction.webhook)
             self._senders.add(sender)
             self._start_soon(self._run, sender, prediction, prediction.observe())
 
-    async def _run(self, sender: Sender, prediction: Prediction, observer: Observer) -> None:
+    async def _run(self, sender: WebhookSender, prediction: Prediction, observer: Observer) -> None:
         try:
             with sender.scope:
-                body = await sender.tell(prediction, observer)
+                body = await sender.send_updates(prediction, observer)
                 del prediction, observer  # a receiver that is down for minutes keeps only the payload
                 if body is not None:
                     await self._deliver(sender, body)
@@ -136,7 +136,7 @@ class Webhooks:
             self._senders.discard(sender)
             sender.done.set()
 
-    async def _deliver(self, sender: Sender, body: bytes) -> None:
+    async def _deliver(self, sender: WebhookSender, body: bytes) -> None:
         self._waiting += 1
         self._waiting_bytes += len(body)
         try:
@@ -208,7 +208,7 @@ class Webhooks:
             self._opened.set()
 
 
-class Sender:
+class WebhookSender:
     """What one receiver is told about one prediction."""
 
     def __init__(self, webhooks: Webhooks, prediction: Prediction, url: str) -> None:
@@ -228,7 +228,7 @@ class Sender:
         self._complained = False
         self._shown = 0  # hash of the last update
 
-    async def tell(self, prediction: Prediction, observer: Observer) -> bytes | None:
+    async def send_updates(self, prediction: Prediction, observer: Observer) -> bytes | None:
         """Send all webhooks but the terminal one; gives the body of that, if it is wanted."""
         changed = Change(0)
         while Change.FINISHED not in changed:
@@ -288,12 +288,12 @@ class Sender:
             log.warning(text, self.place, answer, wait, extra={"id": self.id})
             await trio.sleep(wait)
 
-    async def _post(self, body: bytes, message: str) -> Answer:
+    async def _post(self, body: bytes, message: str) -> WebhookAnswer:
         """One request, and those it is redirected to."""
         try:
             client = await self._webhooks.client()
         except ClientUnusable as error:
-            return Answer(None, str(error))
+            return WebhookAnswer(None, str(error))
         import httpx
 
         headers = self._headers + await self._webhooks.signature(message, body)
@@ -307,15 +307,15 @@ class Sender:
                 with trio.move_on_at(deadline) as limit:
                     response = await client.send(request, stream=True, follow_redirects=False)
                 if limit.cancelled_caught:
-                    return Answer(None, f"no answer within {TRY_LIMIT:g} s")
-                answer = Answer(response.status_code, retry_after=response.headers.get("retry-after"))
+                    return WebhookAnswer(None, f"no answer within {TRY_LIMIT:g} s")
+                answer = WebhookAnswer(response.status_code, retry_after=response.headers.get("retry-after"))
                 await _read_rest(response)
                 target = redirect(url, response.headers.get("location")) if answer.status in FOLLOWED else None
                 if target is None:
                     return answer
                 url = target
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            return Answer(None, f"{type(error).__name__}: {error_reason(error)}")
+            return WebhookAnswer(None, f"{type(error).__name__}: {error_reason(error)}")
         return answer
 
 

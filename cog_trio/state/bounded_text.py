@@ -12,7 +12,7 @@ from typing import Final
 MIB: Final = 2**20
 
 
-class LogText:
+class BoundedText:
     """Bounded text; ``limit`` in bytes of UTF-8, the mark not counted."""
 
     __slots__ = ("_limit", "_pieces", "dropped", "size")

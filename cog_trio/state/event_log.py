@@ -1,6 +1,6 @@
 """What happened to one prediction, in order: kept for a while, read by any number of followers, each at its own pace.
 
-A ``History`` has the last events of a run, numbered from 1. It holds no output of its own: an output event is an
+A ``EventLog`` has the last events of a run, numbered from 1. It holds no output of its own: an output event is an
 index into the prediction's one list. Everybody who follows it has a cursor and nothing else, so an event costs the
 same whether one reads it or a thousand, and nobody is told of single events: who waits is woken once, by the first
 of a batch, and then takes all that is there.
@@ -61,14 +61,14 @@ class MetricEvent(msgspec.Struct, frozen=True):
     mode: MetricMode
 
 
-class Mark(Enum):
+class Boundary(Enum):
     """Events without content of their own."""
 
     START = "start"
     COMPLETED = "completed"
 
 
-Event: TypeAlias = "int | LogEvent | MetricEvent | Mark"  # int: the output at this index
+Event: TypeAlias = "int | LogEvent | MetricEvent | Boundary"  # int: the output at this index
 
 
 class OtherRun(Exception):
@@ -92,7 +92,7 @@ class Batch(NamedTuple):
     ends: bool  # the last event is the end of the run
 
 
-class History:
+class EventLog:
     """The events of one run; made by its prediction, which alone adds to it.
 
     Args:
@@ -148,7 +148,7 @@ class History:
     # What happens; called by the prediction.
 
     def start(self) -> None:
-        self._add(0, Mark.START, 0)
+        self._add(0, Boundary.START, 0)
 
     def output(self, index: int, size: int) -> None:
         """The output at this index is there; ``size`` in bytes."""
@@ -162,7 +162,7 @@ class History:
 
     def end(self) -> None:
         self.ended = True
-        self._add(4, Mark.COMPLETED, 0)
+        self._add(4, Boundary.COMPLETED, 0)
         self._trim()
         self._marks = array("Q", self._marks)  # it is kept for long
         self.release()
@@ -295,11 +295,11 @@ class History:
 class Subscription:
     """One follower: a cursor. Leaving its block ends it; only then is it forgotten."""
 
-    __slots__ = ("_fresh", "_history", "_lost", "_on_leave", "seen")
+    __slots__ = ("_event_log", "_fresh", "_lost", "_on_leave", "seen")
 
-    def __init__(self, history: History, seen: int, lost: int, on_leave: Callable[[], None]) -> None:
+    def __init__(self, event_log: EventLog, seen: int, lost: int, on_leave: Callable[[], None]) -> None:
         self.seen = seen  # events it has had, or can't have any more
-        self._history = history
+        self._event_log = event_log
         self._lost = lost
         self._fresh = True
         self._on_leave = on_leave
@@ -314,63 +314,63 @@ class Subscription:
 
     def close(self) -> None:
         """Leave. Repeats change nothing."""
-        if self in self._history._followers:
-            self._history._leave(self)
+        if self in self._event_log._followers:
+            self._event_log._leave(self)
             self._on_leave()
 
     @property
     def over(self) -> bool:
         """It has had everything that there will be."""
-        return self._history.ended and self.seen >= len(self._history)
+        return self._event_log.ended and self.seen >= len(self._event_log)
 
     async def wait(self) -> None:
         """Wait until there is something to take. Cancellation: nothing is lost."""
-        history = self._history
-        if self.seen < len(history):
+        event_log = self._event_log
+        if self.seen < len(event_log):
             await trio.lowlevel.checkpoint()
-        while self.seen >= len(history) and not history.ended:
-            await history._waiting.park()
+        while self.seen >= len(event_log) and not event_log.ended:
+            await event_log._waiting.park()
 
-    def take(self) -> Batch:
+    def read(self) -> Batch:
         """What is there and was not yet taken: all of it, up to ``BATCH`` bytes and at least one event."""
-        history = self._history
-        base, events, marks = history._base, history._events, history._marks
+        event_log = self._event_log
+        base, events, marks = event_log._base, event_log._events, event_log._marks
         lost, late = self._lost, self._fresh
         if self.seen < base:
             lost, late, self.seen = base - self.seen, False, base
         start = self.seen - base
-        limit = history._upto(self.seen) + BATCH
-        stop = len(events) if history._total <= limit else max(bisect_right(marks, limit, start), start + 1)
+        limit = event_log._upto(self.seen) + BATCH
+        stop = len(events) if event_log._total <= limit else max(bisect_right(marks, limit, start), start + 1)
         taken = events[start:stop]
         first, self.seen = self.seen + 1, base + stop
         self._lost, self._fresh = 0, False
-        history._progress()
-        return Batch(first, taken, lost, late, ends=history.ended and self.seen == len(history))
+        event_log._progress()
+        return Batch(first, taken, lost, late, ends=event_log.ended and self.seen == len(event_log))
 
 
 class Observer:
     """Sees kinds of change; there is nothing to close."""
 
-    __slots__ = ("_counts", "_history")
+    __slots__ = ("_counts", "_event_log")
 
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._counts = list(history._counts)
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
+        self._counts = list(event_log._counts)
 
     def poll(self) -> Change:
         """What has changed since the last look; ``Change(0)`` is nothing."""
         changed = Change(0)
-        for kind, now, before in zip(KINDS, self._history._counts, self._counts, strict=True):
+        for kind, now, before in zip(KINDS, self._event_log._counts, self._counts, strict=True):
             if now != before:
                 changed |= kind
-        self._counts = list(self._history._counts)
+        self._counts = list(self._event_log._counts)
         return changed
 
     async def wait(self) -> Change:
         """What has changed since the last look; waits for it. Cancellation: nothing is lost."""
         await trio.lowlevel.checkpoint()
         while not (changed := self.poll()):
-            await self._history._waiting.park()
+            await self._event_log._waiting.park()
         return changed
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from cog_trio._version import __version__
-from cog_trio.state.bounded_text import LogText
+from cog_trio.state.bounded_text import BoundedText
 
 COGLET: Final = "0.23.1"  # the release of the reference whose behaviour is ours
 USER_TARGET: Final = "coglet::setup"
@@ -30,7 +30,7 @@ FAILED_LINE: Final = "[coglet] Setup failed: "
 MAX_OPEN_LINE: Final = 64 * 2**10  # characters of a line whose end does not come; then it is taken as it is
 
 
-class State(str, Enum):
+class HealthState(str, Enum):
     UNKNOWN = "UNKNOWN"
     STARTING = "STARTING"
     READY = "READY"
@@ -38,7 +38,7 @@ class State(str, Enum):
     DEFUNCT = "DEFUNCT"
 
 
-class Fact(Enum):
+class HealthFact(Enum):
     """What can happen to the worker, as health sees it."""
 
     SPAWNED = "spawned"
@@ -48,23 +48,23 @@ class Fact(Enum):
     RESPAWNED = "respawned"  # the same, or a later setup broke, and there will be another worker
 
 
-NEXT: Final[Mapping[State, Mapping[Fact, State]]] = {
-    State.UNKNOWN: {Fact.SPAWNED: State.STARTING},
-    State.STARTING: {
-        Fact.SET_UP: State.READY,
-        Fact.SETUP_BROKE: State.SETUP_FAILED,
-        Fact.RESPAWNED: State.STARTING,
+NEXT: Final[Mapping[HealthState, Mapping[HealthFact, HealthState]]] = {
+    HealthState.UNKNOWN: {HealthFact.SPAWNED: HealthState.STARTING},
+    HealthState.STARTING: {
+        HealthFact.SET_UP: HealthState.READY,
+        HealthFact.SETUP_BROKE: HealthState.SETUP_FAILED,
+        HealthFact.RESPAWNED: HealthState.STARTING,
     },
-    State.READY: {Fact.LOST: State.DEFUNCT, Fact.RESPAWNED: State.STARTING},
-    State.SETUP_FAILED: {},
-    State.DEFUNCT: {},
+    HealthState.READY: {HealthFact.LOST: HealthState.DEFUNCT, HealthFact.RESPAWNED: HealthState.STARTING},
+    HealthState.SETUP_FAILED: {},
+    HealthState.DEFUNCT: {},
 }
 
 
 FINAL: Final = frozenset(state for state, row in NEXT.items() if not row)
 
 
-class IllegalTransition(Exception):
+class IllegalHealthTransition(Exception):
     """A step that the table does not have: our own bug."""
 
 
@@ -87,7 +87,7 @@ class SetupLog:
     """What came during setup, one line each. Text arrives in pieces; each source's unfinished line is shown last."""
 
     def __init__(self, limit: int) -> None:
-        self._lines = LogText(limit)
+        self._lines = BoundedText(limit)
         self._open: dict[str, str] = {}  # by source: a line whose end has not come
         self._last = ""  # stands outside the limit: the cause of a failure is never cut off
 
@@ -130,7 +130,7 @@ class WorkerHealth(msgspec.Struct, frozen=True, omit_defaults=True):
     user_healthcheck_error: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+class _HealthBody(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str
     setup: SetupResult | msgspec.UnsetType
     version: dict[str, str]
@@ -162,7 +162,7 @@ class HealthSnapshot:
         """The body of ``GET /health-check``."""
         unset: Any = msgspec.UNSET
         return _encode(
-            _Body(
+            _HealthBody(
                 status=self.status,
                 setup=unset if self.setup is None else self.setup,
                 version=dict(self.versions),
@@ -181,7 +181,7 @@ class Health:
 
     now: Callable[[], datetime]
     log_limit: int = 32 * 2**20
-    state: State = State.UNKNOWN
+    state: HealthState = HealthState.UNKNOWN
     cause: str | None = None
     respawns: int = 0
     versions: dict[str, str] = field(default_factory=lambda: {"coglet": f"{COGLET}+trio.{__version__}"})
@@ -192,14 +192,14 @@ class Health:
         self._started_at: str | None = None
         self._result: SetupResult | None = None
 
-    def _step(self, fact: Fact) -> None:
+    def _step(self, fact: HealthFact) -> None:
         try:
             self.state = NEXT[self.state][fact]
         except KeyError:
-            raise IllegalTransition(f"health that is {self.state.value} can't be {fact.value}") from None
+            raise IllegalHealthTransition(f"health that is {self.state.value} can't be {fact.value}") from None
 
     def spawned(self) -> None:
-        self._step(Fact.SPAWNED)
+        self._step(HealthFact.SPAWNED)
         self._begin()
 
     def _begin(self) -> None:
@@ -208,25 +208,25 @@ class Health:
 
     def set_up(self) -> None:
         """The worker is ready: READY and the setup result, in one step."""
-        self._step(Fact.SET_UP)
+        self._step(HealthFact.SET_UP)
         self.log.close(READY_LINE)
         self._settle(SetupStatus.SUCCEEDED)
 
     def setup_broke(self, cause: str) -> None:
         """Setup will not succeed; ``cause`` is one line."""
-        self._step(Fact.SETUP_BROKE)
+        self._step(HealthFact.SETUP_BROKE)
         self.cause = cause
         self.log.close(FAILED_LINE + cause)
         self._settle(SetupStatus.FAILED)
 
     def lost(self, cause: str) -> None:
         """The worker is of no more use; ``cause`` is one line."""
-        self._step(Fact.LOST)
+        self._step(HealthFact.LOST)
         self.cause = cause
 
     def respawned(self, cause: str) -> None:
         """The worker is of no more use, and there will be another one; ``cause`` is one line."""
-        self._step(Fact.RESPAWNED)
+        self._step(HealthFact.RESPAWNED)
         self.cause = cause
         self.respawns += 1
         self.log = SetupLog(self.log_limit)
@@ -249,7 +249,7 @@ class Health:
     def snapshot(self, *, busy: bool, draining: bool, user_healthcheck_error: str | None = None) -> HealthSnapshot:
         """What is shown: the stored state, under BUSY, under UNHEALTHY."""
         status, error = self.state.value, None
-        if self.state is State.READY:
+        if self.state is HealthState.READY:
             if user_healthcheck_error is not None:
                 status, error = "UNHEALTHY", user_healthcheck_error
             elif busy:

@@ -20,8 +20,8 @@ import trio
 
 from cog_trio.bridge.json_value import decode_json
 from cog_trio.bridge.protocol import Json, LogSource, MetricMode, Mode, PredictionId
-from cog_trio.state.bounded_text import LogText
-from cog_trio.state.event_log import CAPACITY, History, Observer
+from cog_trio.state.bounded_text import BoundedText
+from cog_trio.state.event_log import CAPACITY, EventLog, Observer
 from cog_trio.state.metric_merge import Unfit, aggregate
 from cog_trio.state.prediction_errors import failure
 from cog_trio.state.raw_json import LARGE, MARK, Packed, Pieces, pack, splice
@@ -68,9 +68,9 @@ class Prediction:
         "_started_at",
         "blame",
         "created",
+        "event_log",
         "events",
         "fetched",
-        "history",
         "id",
         "input",
         "mode",
@@ -102,7 +102,7 @@ class Prediction:
         log_limit: int = LOG_LIMIT,
         streamed: bool = False,
         run: str = "1",
-        history: int = CAPACITY,
+        event_log: int = CAPACITY,
         now: Callable[[], datetime] = utcnow,
     ) -> None:
         self.id = PredictionId(id)
@@ -112,7 +112,7 @@ class Prediction:
         self.watched = watched  # created by a request that waits: the last watcher to leave cancels (D4)
         self.watchers = 0
         self.streamed = streamed  # created by a stream: its followers count as watchers
-        self.history = History(run, history, slows=streamed)
+        self.event_log = EventLog(run, event_log, slows=streamed)
         self.mode = mode  # a prediction in the narrow sense, or a training
         self.webhook = webhook
         self.events = events
@@ -128,7 +128,7 @@ class Prediction:
         self._packed: Packed | None = None  # takes their place when it is over, if they are many and small
         self._pending = 0
         self._shown = 0  # outputs that are events already: those before the first pending one
-        self._logs = LogText(log_limit)
+        self._logs = BoundedText(log_limit)
         self._metrics: dict[str, Json] = {}
         self._error: str | None = None
         self._finished = trio.Event()
@@ -159,7 +159,7 @@ class Prediction:
         self._step(Fact.DISPATCHED)
         self.started = trio.current_time()
         self._started_at = self._now()
-        self.history.start()
+        self.event_log.start()
 
     def finish(self, outcome: Outcome) -> None:
         """Take the terminal step, fix its time, wake everybody who waits.
@@ -181,7 +181,7 @@ class Prediction:
             self._show()
         if (packed := pack(self._outputs, self.output_size)) is not None:
             self._packed, self._outputs = packed, []
-        self.history.end()
+        self.event_log.end()
         self._finished.set()
 
     def append_log(self, data: str, source: LogSource = LogSource.STDERR) -> None:
@@ -191,7 +191,7 @@ class Prediction:
 
     def _log(self, data: str, source: LogSource = LogSource.STDERR) -> None:
         if kept := self._logs.append(data):
-            self.history.log(source, kept)
+            self.event_log.log(source, kept)
 
     def add_output(self, output: msgspec.Raw) -> None:
         """Add the item at ``next_index``."""
@@ -200,7 +200,7 @@ class Prediction:
         size = len(memoryview(output))
         self.output_size += size
         if not self._pending:
-            self.history.output(self._shown, size)
+            self.event_log.output(self._shown, size)
             self._shown += 1
 
     def reserve_output(self) -> int:
@@ -223,7 +223,7 @@ class Prediction:
     def _show(self) -> None:
         """Make events of the outputs up to the first pending one: their order is the model's (W34)."""
         while self._shown < len(self._outputs) and (output := self._outputs[self._shown]) is not None:
-            self.history.output(self._shown, len(memoryview(output)))
+            self.event_log.output(self._shown, len(memoryview(output)))
             self._shown += 1
 
     def record_metric(self, name: str, value: msgspec.Raw, mode: MetricMode) -> None:
@@ -234,7 +234,7 @@ class Prediction:
         except (Unfit, msgspec.DecodeError, RecursionError) as error:
             self._log(f"[cog_trio] the metric {name} was dropped: {error}\n")
         else:
-            self.history.metric(name, value, mode)
+            self.event_log.metric(name, value, mode)
 
     def _refuse_after_end(self, what: str) -> None:
         if self.status in TERMINAL:
@@ -258,7 +258,7 @@ class Prediction:
 
     def observe(self) -> Observer:
         """See each kind of change from here on; what has changed is in the snapshot."""
-        return self.history.observe()
+        return self.event_log.observe()
 
     # What it shows.
 
@@ -331,7 +331,7 @@ class Prediction:
     @property
     def size(self) -> int:
         """Bytes that keeping it costs: output, logs, events, input."""
-        return self.output_size + self._logs.size + self.history.held + len(self.input or b"")
+        return self.output_size + self._logs.size + self.event_log.held + len(self.input or b"")
 
     @property
     def outputs(self) -> Sequence[msgspec.Raw | None]:

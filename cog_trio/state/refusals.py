@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from cog_trio.bridge.protocol import Mode
-from cog_trio.state.health import HealthSnapshot, State
+from cog_trio.state.health import HealthSnapshot, HealthState
 
 STARTING: Final = "Setup has not finished yet. Wait until it has finished, or GET /health-check for status."
 SHUTTING_DOWN: Final = "Server is shutting down"
-STATES: Final[Mapping[State, str]] = {
-    State.UNKNOWN: STARTING,
-    State.STARTING: STARTING,
-    State.READY: SHUTTING_DOWN,  # READY without a worker: it is being ended
-    State.SETUP_FAILED: "Setup has failed, predictions can't run: {cause}",
-    State.DEFUNCT: "The worker is gone, predictions can't run: {cause}",
+STATES: Final[Mapping[HealthState, str]] = {
+    HealthState.UNKNOWN: STARTING,
+    HealthState.STARTING: STARTING,
+    HealthState.READY: SHUTTING_DOWN,  # READY without a worker: it is being ended
+    HealthState.SETUP_FAILED: "Setup has failed, predictions can't run: {cause}",
+    HealthState.DEFUNCT: "The worker is gone, predictions can't run: {cause}",
 }
 
 ABSENT: Final[Mapping[Mode, str]] = {
@@ -81,7 +81,7 @@ def not_ready(health: HealthSnapshot, id: str | None = None) -> NotReady:
     """The refusal for the state that the service is in."""
     if health.draining:
         return ShuttingDown(id, SHUTTING_DOWN)
-    text = STATES[State(health.status)].format(cause=health.cause)
-    if health.status == State.SETUP_FAILED:
+    text = STATES[HealthState(health.status)].format(cause=health.cause)
+    if health.status == HealthState.SETUP_FAILED:
         return SetupFailed(id, text, "" if health.setup is None else health.setup.logs)
     return ShuttingDown(id, text) if text == SHUTTING_DOWN else NotReady(id, text)

@@ -16,20 +16,20 @@ from cog_trio.state.prediction import Prediction
 
 
 @dataclass
-class _Kept:
+class _RetainedEntry:
     prediction: Prediction
     until: float  # on the trio clock
     size: int  # bytes, as counted
 
 
-class Retained:
+class RetainedPredictions:
     """The last finished predictions by id; a later one of the same id takes the place of the earlier."""
 
     def __init__(self, *, count: int, age: float, size: int) -> None:
         self._count = count
         self._age = age  # seconds
         self._limit = size  # bytes
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()  # oldest first
+        self._kept: OrderedDict[str, _RetainedEntry] = OrderedDict()  # oldest first
         self.size = 0
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Retained:
             prediction.input = None
             if (size := prediction.size) > self._limit:
                 return
-        self._kept[prediction.id] = _Kept(prediction, now + self._age, size)
+        self._kept[prediction.id] = _RetainedEntry(prediction, now + self._age, size)
         self.size += size
         self._expire(now)
         if len(self._kept) > self._count:

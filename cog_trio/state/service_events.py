@@ -141,7 +141,7 @@ class Statistics:
 Callback: TypeAlias = Callable[[ServiceEvent], None]
 
 
-class Lifecycle:
+class ServiceEvents:
     """The news of one service: counts, and who is told."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -170,7 +170,7 @@ class Lifecycle:
 
         return stop
 
-    def tell(self, event: ServiceEvent) -> None:
+    def publish(self, event: ServiceEvent) -> None:
         for key, callback in list(self._observers.items()):
             try:
                 callback(event)
@@ -203,20 +203,20 @@ class Lifecycle:
     def has_created(self, prediction: Prediction) -> None:
         self.created += 1
         if self._observers:
-            self.tell(PredictionCreated(self.now(), prediction.id, prediction.mode, prediction.queued))
+            self.publish(PredictionCreated(self.now(), prediction.id, prediction.mode, prediction.queued))
 
     def has_started(self, prediction: Prediction) -> None:
         if self._observers:
             assert prediction.started is not None
             waited = prediction.started - prediction.created
-            self.tell(PredictionStarted(self.now(), prediction.id, prediction.mode, waited))
+            self.publish(PredictionStarted(self.now(), prediction.id, prediction.mode, waited))
 
     def has_finished(self, prediction: Prediction) -> None:
         self.finished[prediction.status] += 1
         if self._observers:
             assert prediction.predict_time is not None
             why, begun = prediction.failure, prediction.started
-            self.tell(
+            self.publish(
                 PredictionFinished(
                     self.now(),
                     prediction.id,
@@ -232,14 +232,14 @@ class Lifecycle:
     def has_refused(self, id: str | None, mode: Mode, error: Exception) -> None:
         self.refused += 1
         if self._observers:
-            self.tell(PredictionRefused(self.now(), id, mode, type(error).__name__, str(error)))
+            self.publish(PredictionRefused(self.now(), id, mode, type(error).__name__, str(error)))
 
     def health_is(self, status: str, draining: bool, cause: str | None) -> None:
         """Health as it is now; told when it has changed."""
         if self._health != (status, draining):
             self._health = status, draining
             if self._observers:
-                self.tell(HealthChanged(self.now(), status, draining, cause))
+                self.publish(HealthChanged(self.now(), status, draining, cause))
 
 
 class Feed:

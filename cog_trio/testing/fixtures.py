@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from cog_trio.config.settings import Settings
-    from cog_trio.orchestrator.process import Link
+    from cog_trio.orchestrator.process import WorkerLink
     from cog_trio.service.service import PredictionService
     from cog_trio.testing.fakes import Behaviour, FakeWorker
     from cog_trio.testing.server_process import Server
@@ -39,7 +39,7 @@ class OpenService(Protocol):
         model: str | Path | None = None,
         *,
         settings: Settings | None = None,
-        worker: Link | None = None,
+        worker: WorkerLink | None = None,
         env: Mapping[str, str] | None = None,
         ready: bool = True,
         timeout: float = 30.0,

@@ -15,7 +15,7 @@ from cog_trio.testing.helper_tasks import need_real_time
 from cog_trio.testing.processes import MARK, kill_marked, nothing_left
 
 if TYPE_CHECKING:
-    from cog_trio.orchestrator.process import Link
+    from cog_trio.orchestrator.process import WorkerLink
 
 START: Final = 30.0  # seconds until the model must be ready
 
@@ -25,7 +25,7 @@ async def open_ready_service(
     model: str | Path | None = None,
     *,
     settings: Settings | None = None,
-    worker: Link | None = None,
+    worker: WorkerLink | None = None,
     env: Mapping[str, str] | None = None,
     ready: bool = True,
     timeout: float = START,

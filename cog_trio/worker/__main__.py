@@ -34,9 +34,9 @@ def main() -> None:
     if os.getppid() != parent:  # it has died already
         os.killpg(0, signal.SIGKILL)
 
-    from cog_trio.worker.process.main import live
+    from cog_trio.worker.process.main import run
 
-    live(control_in, control_out, slot0, out_r, err_r)
+    run(control_in, control_out, slot0, out_r, err_r)
 
 
 def _private(fd: int) -> int:

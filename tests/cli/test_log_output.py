@@ -14,7 +14,7 @@ import pytest
 
 from cog_trio.cli import log_output
 from cog_trio.cli.log_output import ConsoleFormatter, JsonFormatter, LogWriter
-from cog_trio.orchestrator.log_context import WORKER, Origin
+from cog_trio.orchestrator.log_context import WORKER, WorkerLogFilter
 
 
 def _record(message: str, *, failed: bool = False, **extra: Any) -> logging.LogRecord:
@@ -52,11 +52,11 @@ def test_json_has_the_id_and_every_extra() -> None:
 def test_a_line_has_the_number_of_the_worker_that_it_is_about() -> None:
     record, context = _record("setup failed"), copy_context()
     context.run(WORKER.set, 1)
-    assert context.run(Origin().filter, record)
+    assert context.run(WorkerLogFilter().filter, record)
     assert json.loads(JsonFormatter().format(record))["worker"] == 1
     assert ConsoleFormatter().format(record).endswith("setup failed worker=1")
     other = _record("Listening")
-    assert Origin().filter(other)
+    assert WorkerLogFilter().filter(other)
     assert "worker" not in json.loads(JsonFormatter().format(other))
 
 

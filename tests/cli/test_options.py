@@ -15,7 +15,7 @@ from cog_trio.cli import COMMANDS, commands, options
 from cog_trio.cli.run.command import command as run
 from cog_trio.cli.serve.command import command as serve
 from cog_trio.config import settings
-from cog_trio.config.option import Option
+from cog_trio.config.option import Setting
 from cog_trio.server.http import entry
 
 
@@ -38,7 +38,7 @@ def _given(*arguments: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("option", [row for row in settings.OPTIONS if row.flag], ids=lambda option: option.field)
-def test_each_row_is_an_option_of_its_commands_and_says_its_variable(option: Option) -> None:
+def test_each_row_is_an_option_of_its_commands_and_says_its_variable(option: Setting) -> None:
     command = run if option.client else serve
     (parameter,) = [parameter for parameter in command.params if parameter.name == option.field]
     assert isinstance(parameter, click.Option)

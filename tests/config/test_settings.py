@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cog_trio.config import parsers, settings
-from cog_trio.config.option import Option
+from cog_trio.config.option import Setting
 from cog_trio.config.settings import OPTIONS, BadSetting, Settings, read
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "settings.md"
@@ -131,7 +131,7 @@ OURS = [option for option in OPTIONS if option.lenient is None and option.field 
 
 
 @pytest.mark.parametrize("option", OURS, ids=lambda o: o.field)
-def test_wrong_variable_of_ours_is_refused_by_name(option: Option) -> None:
+def test_wrong_variable_of_ours_is_refused_by_name(option: Setting) -> None:
     wrong = {"TEXT": "", "PATH": "", "TOKEN": "\n"}.get(option.parser.metavar, "?")
     with pytest.raises(BadSetting, match=rf"^{option.variable}: "):
         _read(**{option.variable: wrong})

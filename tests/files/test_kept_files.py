@@ -13,7 +13,7 @@ import trio
 from cog_trio.bridge.protocol import DOWNLOADS, FileKind, FileOutput, FileOutputKind, OutputChunk
 from cog_trio.files.mime import guess_extension, guess_mime
 from cog_trio.files.output_files import OutputFiles
-from cog_trio.files.upload import Target
+from cog_trio.files.upload import UploadTarget
 from cog_trio.files.workspace import open_workspace
 from cog_trio.state.prediction import Prediction
 
@@ -32,7 +32,7 @@ async def test_files_are_moved_or_copied_and_named_by_their_urls(tmp_path: Path,
         prediction.dispatched()
         folder = workspace.run_folder()
         os.makedirs(f"{folder}/{DOWNLOADS}")
-        target = Target(place.as_uri(), 25.0)
+        target = UploadTarget(place.as_uri(), 25.0)
         files = OutputFiles(prediction, folder, workspace, nursery.start_soon, target=target)
         sources = [str(tmp_path / "a b.png"), f"{folder}/a b.png", f"{folder}/{DOWNLOADS}/in.txt"]
         for number, source in enumerate(sources):
@@ -57,7 +57,7 @@ async def test_a_file_that_cant_be_kept_fails_the_run_and_is_named(tmp_path: Pat
         prediction = Prediction("p")
         prediction.dispatched()
         (tmp_path / "taken").write_text("a file, where a folder would be")
-        target = Target((tmp_path / "taken").as_uri(), 25.0)
+        target = UploadTarget((tmp_path / "taken").as_uri(), 25.0)
         files = OutputFiles(prediction, workspace.run_folder(), workspace, nursery.start_soon, target=target)
         (tmp_path / "a.png").write_bytes(b"x")
         files.announce(_file(str(tmp_path / "a.png")))

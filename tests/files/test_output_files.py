@@ -20,7 +20,7 @@ from cog_trio.files import output_files
 from cog_trio.files import workspace as files
 from cog_trio.files.mime import guess_mime
 from cog_trio.files.output_files import OutputFiles, data_url
-from cog_trio.files.upload import Target
+from cog_trio.files.upload import UploadTarget
 from cog_trio.files.workspace import open_workspace
 from cog_trio.state.prediction import Fact, Outcome, Prediction
 
@@ -139,7 +139,7 @@ class Run:
             self.folder,
             workspace,
             nursery.start_soon,
-            target=None if server is None else Target("http://h/up", 25.0),
+            target=None if server is None else UploadTarget("http://h/up", 25.0),
             transport=None if server is None else httpx.MockTransport(server),
         )
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.files.upload import CHUNK, PAUSES, PIECE, Names, Target, UploadFailed, file_url, upload
+from cog_trio.files.upload import CHUNK, PAUSES, PIECE, UploadFailed, UploadNames, UploadTarget, file_url, upload
 from cog_trio.net.http_client import open_client
 
 Handler = Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
@@ -52,7 +52,7 @@ def answer(status: int, **headers: str) -> httpx.Response:
 
 async def put(server: Handler, file: int, url: str = "https://h/up", timeout: float = 25.0) -> str:
     async with open_client(transport=httpx.MockTransport(server)) as client:
-        return await upload(client, Target(url, timeout), "a.png", file, HEADERS)
+        return await upload(client, UploadTarget(url, timeout), "a.png", file, HEADERS)
 
 
 async def test_what_is_sent(file: int) -> None:
@@ -171,7 +171,7 @@ async def test_progress_has_no_limit(
     descriptor = os.open(tmp_path / "big", os.O_RDONLY)
     try:
         async with open_client(transport=Slow()) as client:
-            await upload(client, Target("http://h", 25.0), "big", descriptor, [])
+            await upload(client, UploadTarget("http://h", 25.0), "big", descriptor, [])
     finally:
         os.close(descriptor)
     assert sum(taken) == 3 * CHUNK + 1
@@ -210,14 +210,14 @@ async def test_a_file_that_shrinks_is_a_fault_of_the_file(tmp_path: Path) -> Non
     try:
         async with open_client(transport=Cutting()) as client:
             with pytest.raises(OSError, match="shorter"):
-                await upload(client, Target("http://h", 25.0), "a", descriptor, [])
+                await upload(client, UploadTarget("http://h", 25.0), "a", descriptor, [])
     finally:
         os.close(descriptor)
 
 
 def test_W34_names_are_distinct_and_a_unique_one_stays() -> None:
-    names = Names()
-    taken = [names.take(path) for path in ("/x/a.tar.gz", "/y/a.tar.gz", "/z/a.tar.gz", "/x/b", "/y/b", "/.png")]
+    names = UploadNames()
+    taken = [names.assign(path) for path in ("/x/a.tar.gz", "/y/a.tar.gz", "/z/a.tar.gz", "/x/b", "/y/b", "/.png")]
     assert len(set(taken)) == len(taken)
     assert [taken[0], taken[3], taken[5]] == ["a.tar.gz", "b", ".png"]
     assert taken[1].startswith("a.tar-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cog_trio.net.host_policy import Hosts
+from cog_trio.net.host_policy import HostPolicy
 
 PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8"]
 INNER = [
@@ -16,12 +16,12 @@ INNER = [
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_allows(address: str) -> None:
-    assert Hosts(["public"]).allows("h", address)
+    assert HostPolicy(["public"]).allows("h", address)
 
 
 @pytest.mark.parametrize("address", INNER)
 def test_public_refuses(address: str) -> None:
-    assert not Hosts(["public"]).allows("h", address)
+    assert not HostPolicy(["public"]).allows("h", address)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_public_refuses(address: str) -> None:
     ],
 )
 def test_patterns(patterns: str, name: str, address: str, allowed: bool) -> None:
-    assert Hosts(patterns.split(",")).allows(name, address) is allowed
+    assert HostPolicy(patterns.split(",")).allows(name, address) is allowed
 
 
 @pytest.mark.parametrize("pattern", ["", "a b", "http://h", "h:80", "*.*.h", "a*", "10.0.0.0/40", "-a"])
 def test_what_is_no_pattern(pattern: str) -> None:
     with pytest.raises(ValueError, match="expected all, public"):
-        Hosts([pattern])
+        HostPolicy([pattern])

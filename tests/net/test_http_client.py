@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trio
 
-from cog_trio.net.host_policy import HostRefused, Hosts
+from cog_trio.net.host_policy import HostPolicy, HostRefused
 from cog_trio.net.http_client import _Guard, _SyncGuard, open_client, open_sync_client, tls_context
 
 NAMES = {
@@ -68,7 +68,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 async def connect(
     kind: str, network_down: tuple[str, ...], host: str, patterns: tuple[str, ...] = ("public",)
 ) -> tuple[str, list[str]]:
-    policy = Hosts(patterns)
+    policy = HostPolicy(patterns)
     if kind == "sync":
         inner = SyncNetwork(*network_down)
         return _SyncGuard(inner, policy).connect_tcp(host, 80), inner.asked
@@ -108,7 +108,7 @@ async def test_no_name_is_looked_up_that_could_not_be_allowed(kind: str, monkeyp
 
 @pytest.mark.parametrize("name", ["files.example.org", "a.example.net"])
 def test_a_name_that_is_allowed_is_looked_up(name: str) -> None:
-    assert Hosts(["files.example.org", "*.example.net"]).may_allow(name)
+    assert HostPolicy(["files.example.org", "*.example.net"]).may_allow(name)
 
 
 async def test_a_name_that_is_none_is_no_connection(kind: str) -> None:
@@ -119,10 +119,10 @@ async def test_a_name_that_is_none_is_no_connection(kind: str) -> None:
 async def test_a_policy_leaves_proxies_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a proxy nobody knows where a connection ends."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    async with open_client(hosts=Hosts(["public"])) as client:
+    async with open_client(hosts=HostPolicy(["public"])) as client:
         with pytest.raises(HostRefused):
             await client.get("http://127.0.0.1:2/")
-    with open_sync_client(1.0, Hosts(["public"])) as sync, pytest.raises(HostRefused):
+    with open_sync_client(1.0, HostPolicy(["public"])) as sync, pytest.raises(HostRefused):
         sync.get("http://127.0.0.1:2/")
 
 
@@ -137,7 +137,7 @@ async def test_the_certificates_are_loaded_once_whoever_asks(monkeypatch: pytest
     real = httpx.create_ssl_context
     monkeypatch.setattr(httpx, "create_ssl_context", load)
     tls_context.cache_clear()
-    for hosts in (None, Hosts(["public"]), None):
+    for hosts in (None, HostPolicy(["public"]), None):
         async with open_client(hosts=hosts):
             open_sync_client(1.0, hosts).close()
     assert len(loaded) == 1

@@ -16,7 +16,7 @@ from cog_trio.bridge.protocol import Mode
 from cog_trio.inputs.validation import InvalidInput, MalformedInput
 from cog_trio.observe.prometheus import BUCKETS, FAILURES, FAMILIES, OTHER, REFUSALS, Metrics, observing
 from cog_trio.state import prediction_errors, refusals
-from cog_trio.state.health import HealthSnapshot, SetupResult, SetupStatus, State
+from cog_trio.state.health import HealthSnapshot, HealthState, SetupResult, SetupStatus
 from cog_trio.state.service_events import (
     Callback,
     PredictionCreated,
@@ -101,7 +101,7 @@ async def test_what_is_true_now_is_asked_at_the_scrape() -> None:
     assert now["cog_build_info", "0.23.1", "3.11", "1"] == 1
 
 
-@pytest.mark.parametrize("status", [*(state.value for state in State), "BUSY"])
+@pytest.mark.parametrize("status", [*(state.value for state in HealthState), "BUSY"])
 async def test_health_is_one_state_of_all(status: str) -> None:
     service = Fake()
     service.snapshot = replace(service.snapshot, status=status, draining=True)

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from cog_trio.bridge.protocol import Healthcheck, HealthcheckResult, HealthcheckStatus
-from cog_trio.orchestrator.health_checks import Checks, WorkerLost
+from cog_trio.orchestrator.health_checks import HealthChecks, WorkerLost
 from cog_trio.testing.fakes import FakeWorker
 from tests.bench import opened
 
@@ -20,7 +20,7 @@ class Asker:
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.got: list[HealthcheckResult | str] = []
-        self.checks = Checks(lambda message: self.sent.append(message.id))
+        self.checks = HealthChecks(lambda message: self.sent.append(message.id))
 
     async def ask(self) -> None:
         try:

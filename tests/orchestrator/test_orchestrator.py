@@ -29,7 +29,7 @@ from cog_trio.bridge.protocol import (
     SlotId,
     SlotResponse,
 )
-from cog_trio.orchestrator.control_channel import Lost
+from cog_trio.orchestrator.control_channel import TextLost
 from cog_trio.state.prediction import Fact, Outcome
 from cog_trio.testing.fakes import GARBAGE, HALF_FRAME, FakeWorker
 from tests.bench import CUT, RETURNED, a_file, opened, outcome_of
@@ -266,7 +266,7 @@ async def test_cancel_grace_kills_the_worker(autojump_clock: trio.testing.MockCl
         await deaf.over.wait()
         await other.over.wait()
         text = "Worker killed: a canceled prediction did not stop within 4 s"
-        assert bench.heard[-3:] == [Lost(text), outcome_of(text), outcome_of(text)]
+        assert bench.heard[-3:] == [TextLost(text), outcome_of(text), outcome_of(text)]
         assert bench.orchestrator.cause == text
 
 
@@ -386,9 +386,9 @@ async def test_the_last_slot_takes_the_worker_with_it(autojump_clock: trio.testi
         bench.worker.slots[0].up.put(GARBAGE)
         await run.over.wait()
         lost, outcome = bench.heard[-2:]
-        assert isinstance(lost, Lost)
+        assert isinstance(lost, TextLost)
         assert lost.cause.startswith("Worker has no usable slot left: Worker broke the protocol: ")
-        assert outcome == run.outcome, "and it was failed after Lost was said"
+        assert outcome == run.outcome, "and it was failed after TextLost was said"
         await bench.orchestrator.wait_ended()
         assert (bench.worker.status, trio.current_time()) == (-9, 0.0)
 

@@ -26,7 +26,7 @@ from cog_trio.bridge.protocol import (
 )
 from cog_trio.config.settings import Settings
 from cog_trio.orchestrator import deadlines
-from cog_trio.orchestrator.control_channel import Event, Lost
+from cog_trio.orchestrator.control_channel import Event, TextLost
 from cog_trio.orchestrator.orchestrator import open_orchestrator
 from cog_trio.state.prediction import Blame
 from cog_trio.testing.fakes import HALF_FRAME, FakeWorker
@@ -46,7 +46,7 @@ async def test_W2_W3_death_keeps_what_came_before(autojump_clock: trio.testing.M
         bench.worker.exit(-9, closing=False)
         await run.over.wait()
         text = "Worker died: signal 9 (SIGKILL), possibly out of memory"
-        assert bench.heard[-2:] == [Lost(text), outcome_of(text)]
+        assert bench.heard[-2:] == [TextLost(text), outcome_of(text)]
         assert run.prediction.logs == "last words\nSegmentation fault\n"
         assert run.prediction._outputs == [msgspec.Raw(b"1")]
         assert trio.current_time() == 0.0
@@ -78,7 +78,7 @@ async def test_death_while_idle_and_runs_that_come_too_late(autojump_clock: trio
         late, later = bench.make("late"), bench.make("later")
         bench.nursery.start_soon(late.perform)
         await late.over.wait()
-        assert bench.heard[-2:] == [Lost("Worker died: exit code 3"), outcome_of("Worker died: exit code 3")]
+        assert bench.heard[-2:] == [TextLost("Worker died: exit code 3"), outcome_of("Worker died: exit code 3")]
         await bench.orchestrator.wait_ended()
         bench.nursery.start_soon(later.perform)
         await later.over.wait()
@@ -94,7 +94,7 @@ async def test_control_that_closes_without_an_exit(autojump_clock: trio.testing.
         await run.over.wait()
         assert trio.current_time() == 2.0
         assert bench.heard[-2:] == [
-            Lost("Worker closed its control channel"),
+            TextLost("Worker closed its control channel"),
             outcome_of("Worker closed its control channel"),
         ]
         assert bench.worker.status == -9
@@ -136,7 +136,7 @@ async def test_what_breaks_the_control_channel(
             bench.worker.say(said)
         await run.over.wait()
         lost = bench.heard[-2]
-        assert isinstance(lost, Lost)
+        assert isinstance(lost, TextLost)
         assert lost.cause.startswith(text)
         assert run.outcome == outcome_of(lost.cause)
         assert bench.worker.status == -9
@@ -180,7 +180,7 @@ async def test_shutdown_of_a_quick_worker(autojump_clock: trio.testing.MockClock
         async with open_orchestrator(worker, INIT, Settings(), on_event=events.append):
             pass
     assert trio.current_time() == 2.0
-    assert events[-1] == Log(LogSource.STDOUT, "atexit says bye\n"), "heard to the end, and no Lost"
+    assert events[-1] == Log(LogSource.STDOUT, "atexit says bye\n"), "heard to the end, and no TextLost"
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -198,7 +198,7 @@ async def test_shutdown_of_a_deaf_worker(autojump_clock: trio.testing.MockClock,
         await run.over.wait()
     assert trio.current_time() == 10.0
     assert run.outcome == outcome_of("Worker was shut down", Blame.SERVICE_END)
-    assert not any(isinstance(event, Lost) for event in bench.heard)
+    assert not any(isinstance(event, TextLost) for event in bench.heard)
     assert (worker.status, worker.reaped) == (-9, True)
 
 
@@ -226,7 +226,7 @@ async def test_kill_ends_at_once(autojump_clock: trio.testing.MockClock) -> None
             bench.orchestrator.kill()
             await run.over.wait()
     assert (trio.current_time(), run.outcome) == (0.0, outcome_of("Worker was shut down", Blame.SERVICE_END))
-    assert not any(isinstance(event, Lost) for event in bench.heard)
+    assert not any(isinstance(event, TextLost) for event in bench.heard)
 
 
 async def test_an_error_of_the_body_still_buries_the_worker() -> None:

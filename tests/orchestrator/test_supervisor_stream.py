@@ -27,7 +27,7 @@ def unread(bench: Bench, slot: int = 0) -> int:
 
 async def streaming(bench: Bench) -> Run:
     run, _ = await bench.begin(streamed=True)
-    run.prediction.history.follow()
+    run.prediction.event_log.follow()
     return run
 
 
@@ -46,12 +46,12 @@ async def test_D12_reading_stops_and_goes_on_after_the_patience(autojump_clock: 
 async def test_D12_a_follower_that_takes_keeps_it_going(autojump_clock: Clock) -> None:
     async with opened() as bench:
         run, _ = await bench.begin(streamed=True)
-        follower = run.prediction.history.follow()
+        follower = run.prediction.event_log.follow()
         flood(bench, 20)
         taken = 0
         while taken < 21:
             await follower.wait()
-            batch = follower.take()
+            batch = follower.read()
             assert not batch.lost
             taken += len(batch.events)
             await trio.sleep(0.01)

@@ -26,7 +26,7 @@ __all__ = ["no_threads", "temporary_folder"]
 
 
 @asynccontextmanager
-async def fleet(
+async def worker_pool(
     monkeypatch: pytest.MonkeyPatch, *workers: Behaviour | FakeWorker, slots: int = 1, more: int = 0, **settings: Any
 ) -> AsyncIterator[tuple[PredictionService, list[FakeWorker], Spawner]]:
     """A service over these workers, in whatever state they are; the last ``more`` of them follow lost ones."""
@@ -49,7 +49,7 @@ async def ready(
     monkeypatch: pytest.MonkeyPatch, *workers: Behaviour, **options: Any
 ) -> AsyncIterator[tuple[PredictionService, list[FakeWorker], Spawner]]:
     """The same, once all are ready."""
-    async with fleet(monkeypatch, *workers, **options) as (service, fakes, spawner):
+    async with worker_pool(monkeypatch, *workers, **options) as (service, fakes, spawner):
         await service.wait_started()
         await trio.testing.wait_all_tasks_blocked()
         yield service, fakes, spawner
@@ -90,7 +90,7 @@ async def test_D33_ready_when_the_first_is_up_and_setup_is_worker_0s(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = FakeWorker()
-    async with fleet(monkeypatch, first, echo) as (service, _, _):
+    async with worker_pool(monkeypatch, first, echo) as (service, _, _):
         assert service.health().status == "STARTING"
         await service.wait_started()
         assert (await service.predict({"n": 1})).output == {"n": 1}
@@ -133,7 +133,7 @@ async def test_setup_has_failed_when_it_has_for_all(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, order: tuple[int, int]
 ) -> None:
     workers = [FakeWorker(), FakeWorker()]
-    async with fleet(monkeypatch, *workers) as (service, _, _):
+    async with worker_pool(monkeypatch, *workers) as (service, _, _):
         await trio.testing.wait_all_tasks_blocked()
         workers[order[0]].exit(3)
         await trio.testing.wait_all_tasks_blocked()
@@ -147,7 +147,7 @@ async def test_a_worker_whose_setup_fails_lowers_capacity_only(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = FakeWorker()
-    async with fleet(monkeypatch, echo, bad) as (service, _, _):
+    async with worker_pool(monkeypatch, echo, bad) as (service, _, _):
         await service.wait_started()
         bad.exit(1)
         await trio.testing.wait_all_tasks_blocked()
@@ -194,7 +194,7 @@ async def test_all_are_ended_at_shutdown(autojump_clock: Clock, monkeypatch: pyt
 
 async def test_the_users_check_is_asked_of_all_at_once(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = [FakeWorker(healthcheck=True) for _ in range(3)]
-    async with fleet(monkeypatch, *workers) as (service, _, _):
+    async with worker_pool(monkeypatch, *workers) as (service, _, _):
         for worker in workers:
             await worker.set_up()
         await trio.testing.wait_all_tasks_blocked()

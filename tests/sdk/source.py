@@ -14,7 +14,7 @@ import pytest
 from cog_trio import _alias
 from cog_trio.inputs.validation import InvalidInput, Validator
 from cog_trio.worker.model.input_values import coerce
-from cog_trio.worker.model.load import Model, load
+from cog_trio.worker.model.load import LoadedModel, load
 
 PRELUDE = """\
 import dataclasses, enum, functools, pathlib, typing
@@ -37,10 +37,10 @@ class Models:
         file.write_text(source)
         return str(file.relative_to(self.folder))
 
-    def load(self, source: str, name: str = "Runner", **options: Any) -> Model:
+    def load(self, source: str, name: str = "Runner", **options: Any) -> LoadedModel:
         return load(f"{self.write(PRELUDE + source)}:{name}", **options)
 
-    def run(self, parameters: str, before: str = "", returns: str = "Any", **options: Any) -> Model:
+    def run(self, parameters: str, before: str = "", returns: str = "Any", **options: Any) -> LoadedModel:
         """A Runner whose ``run`` has these parameters and gives them back."""
         method = f"def run(self, {parameters}) -> {returns}:\n        return locals()\n"
         source = f"{before}\nclass Runner(BaseRunner):\n    {method}"
@@ -62,7 +62,7 @@ def opened_models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mod
             del sys.modules[name]
 
 
-def input_of(model: Model, name: str = "x") -> dict[str, Any]:
+def input_of(model: LoadedModel, name: str = "x") -> dict[str, Any]:
     """The property of an input, without title and x-order."""
     found = dict(model.document["components"]["schemas"]["Input"]["properties"][name])
     found.pop("title", None)
@@ -70,17 +70,17 @@ def input_of(model: Model, name: str = "x") -> dict[str, Any]:
     return found
 
 
-def is_listed(model: Model, name: str = "x") -> bool:
+def is_listed(model: LoadedModel, name: str = "x") -> bool:
     return name in model.document["components"]["schemas"]["Input"].get("required", [])
 
 
-def output_of(model: Model) -> dict[str, Any]:
+def output_of(model: LoadedModel) -> dict[str, Any]:
     found = dict(model.document["components"]["schemas"]["Output"])
     assert found.pop("title") == "Output"
     return found
 
 
-def arguments(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(model: LoadedModel, given: Mapping[str, Any]) -> dict[str, Any]:
     """What ``run`` gets for a request's input: through the edge, the worker's conversion and the binding."""
     checked = Validator(model.document, model.inputs).check(json.dumps(given).encode())
     values = coerce(model.parameters, json.loads(bytes(checked.input)), {})
@@ -89,7 +89,7 @@ def arguments(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**dict(zip(positional, args, strict=True)), **kwargs}
 
 
-def refusal(model: Model, given: Mapping[str, Any]) -> list[tuple[list[str | int], str, str]]:
+def refusal(model: LoadedModel, given: Mapping[str, Any]) -> list[tuple[list[str | int], str, str]]:
     """Place, text and type of each fault of a request's input."""
     with pytest.raises(InvalidInput) as caught:
         Validator(model.document, model.inputs).check(json.dumps(given).encode())

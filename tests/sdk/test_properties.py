@@ -28,7 +28,7 @@ from openapi_spec_validator import OpenAPIV30SpecValidator
 import cog_trio.sdk as cog
 from cog_trio.inputs.validation import InvalidInput, MalformedInput, Validator, decode
 from cog_trio.worker.model.input_values import InputError, coerce
-from cog_trio.worker.model.load import Model
+from cog_trio.worker.model.load import LoadedModel
 from tests.sdk.source import Models, opened_models
 
 SETTINGS = settings(
@@ -236,7 +236,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
         yield from opened_models(tmp_path_factory.mktemp("models"), patch)
 
 
-def loaded(shared: Models, slots: dict[str, Slot]) -> Model:
+def loaded(shared: Models, slots: dict[str, Slot]) -> LoadedModel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are never chosen, and the like
         parameters = ", ".join(["", *(slot.written(name) for name, slot in slots.items())]).removeprefix(", ")

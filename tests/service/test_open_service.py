@@ -39,7 +39,12 @@ async def opened(model: Any, spawned: list[tuple[str | None, dict[str, str]]], *
         assert health.status == "SETUP_FAILED"
         (cwd, env), *more = spawned
         assert not more
-        return {"cwd": cwd, "env": env, "slots": service.settings.max_concurrency, "modes": set(service._fleet.modes)}
+        return {
+            "cwd": cwd,
+            "env": env,
+            "slots": service.settings.max_concurrency,
+            "modes": set(service._worker_pool.modes),
+        }
 
 
 @pytest.mark.parametrize("kind", [str, Path])

@@ -16,7 +16,7 @@ from cog_trio.bridge.protocol import LogLine, LogSource, OutputChunk, Predict
 from cog_trio.config.settings import Settings
 from cog_trio.service.open_service import open_service
 from cog_trio.service.service import AtCapacity, OtherRun, PredictionService
-from cog_trio.state.event_log import Event, LogEvent, Mark, Subscription
+from cog_trio.state.event_log import Boundary, Event, LogEvent, Subscription
 from cog_trio.state.prediction import Prediction, Status
 from cog_trio.testing.fakes import FakeWorker, exit_9, open_fake_worker, stall
 
@@ -57,7 +57,7 @@ async def rest(subscription: Subscription) -> list[Event]:
     events: list[Event] = []
     while not subscription.over:
         await subscription.wait()
-        events += subscription.take().events
+        events += subscription.read().events
     return events
 
 
@@ -74,8 +74,8 @@ async def test_events_come_when_they_happen_and_the_end_when_the_slot_is_free(au
         with subscription:
             while not subscription.over:
                 await subscription.wait()
-                times |= dict.fromkeys(subscription.take().events, trio.current_time() - began)
-        assert list(times) == [Mark.START, 0, 1, LogEvent(LogSource.STDOUT, "almost\n"), 2, Mark.COMPLETED]
+                times |= dict.fromkeys(subscription.read().events, trio.current_time() - began)
+        assert list(times) == [Boundary.START, 0, 1, LogEvent(LogSource.STDOUT, "almost\n"), 2, Boundary.COMPLETED]
         assert list(times.values()) == pytest.approx([0, 1, 2, 3, 3, 3])
         assert prediction.status is Status.SUCCEEDED
         service.create().cancel()  # W1: nobody who learned of the end meets a 409
@@ -86,18 +86,18 @@ async def test_two_runs_of_one_id_have_different_names(autojump_clock: Clock) ->
         prediction, subscription = started(service)
         await rest(subscription)
         again, _ = started(service)
-        assert again.history.run != prediction.history.run
+        assert again.event_log.run != prediction.event_log.run
         with pytest.raises(OtherRun):
-            service.follow(again, f"{prediction.history.run}-1")
-        assert service.follow(prediction, f"{prediction.history.run}-4").take().events[-1] is Mark.COMPLETED
+            service.follow(again, f"{prediction.event_log.run}-1")
+        assert service.follow(prediction, f"{prediction.event_log.run}-4").read().events[-1] is Boundary.COMPLETED
 
 
 async def test_the_setting_bounds_what_is_replayed(autojump_clock: Clock) -> None:
     async with serving(three, Settings(stream_history=2)) as service:
         prediction, subscription = started(service)
         await rest(subscription)
-        batch = service.follow(prediction).take()
-        assert (batch.lost, list(batch.events)) == (4, [2, Mark.COMPLETED])
+        batch = service.follow(prediction).read()
+        assert (batch.lost, list(batch.events)) == (4, [2, Boundary.COMPLETED])
 
 
 @pytest.mark.parametrize("grace", [0.0, 5.0])
@@ -130,6 +130,6 @@ async def test_a_drain_does_not_wait_for_the_grace(autojump_clock: Clock) -> Non
 async def test_a_dead_worker_ends_the_stream(autojump_clock: Clock) -> None:
     async with serving(exit_9) as service:
         prediction, subscription = started(service)
-        assert (await rest(subscription))[-1] is Mark.COMPLETED
+        assert (await rest(subscription))[-1] is Boundary.COMPLETED
         assert prediction.error is not None
         assert prediction.error.startswith("Worker died")

@@ -6,14 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.service.watchers import Keeper
+from cog_trio.service.watchers import Watchers
 from cog_trio.state.prediction import Fact, Outcome, Prediction
 
 Clock = trio.testing.MockClock
 
 
-def keeper(nursery: trio.Nursery, grace: float = 0.0) -> Keeper:
-    return Keeper(grace, nursery.start_soon)
+def keeper(nursery: trio.Nursery, grace: float = 0.0) -> Watchers:
+    return Watchers(grace, nursery.start_soon)
 
 
 async def test_a_run_without_a_watcher_is_nobodys(nursery: trio.Nursery) -> None:
@@ -56,7 +56,7 @@ async def test_what_a_stream_created_lives_as_long_as_anybody_is_there(nursery: 
         waiter.__exit__(None, None, None)
     else:
         waiter.__exit__(None, None, None)
-        assert prediction.history.followers == 1
+        assert prediction.event_log.followers == 1
         follower.close()
     assert prediction.cancel_requested
 

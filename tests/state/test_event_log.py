@@ -19,10 +19,10 @@ from cog_trio.state.event_log import (
     OVERHEAD,
     PATIENCE,
     Batch,
+    Boundary,
     Change,
-    History,
+    EventLog,
     LogEvent,
-    Mark,
     MetricEvent,
     OtherRun,
     Subscription,
@@ -34,19 +34,19 @@ Clock = trio.testing.MockClock
 NOTHING = Change(0)
 
 
-def filled(count: int, *, run: str = "1", capacity: int = CAPACITY) -> History:
+def filled(count: int, *, run: str = "1", capacity: int = CAPACITY) -> EventLog:
     """A history with a start and outputs, ``count`` events in all."""
-    history = History(run, capacity)
-    history.start()
+    event_log = EventLog(run, capacity)
+    event_log.start()
     for index in range(count - 1):
-        history.output(index, 1)
-    return history
+        event_log.output(index, 1)
+    return event_log
 
 
 def all_of(subscription: Subscription) -> list[Batch]:
     batches: list[Batch] = []
     while not batches or batches[-1].events:
-        batches.append(subscription.take())
+        batches.append(subscription.read())
     return batches[:-1]
 
 
@@ -54,66 +54,66 @@ def all_of(subscription: Subscription) -> list[Batch]:
 
 
 def test_a_follower_gets_every_event_once_in_order() -> None:
-    history = History()
-    follower = history.follow()
-    history.start()
-    history.log(LogSource.STDOUT, "hm\n")
-    assert follower.take() == Batch(1, [Mark.START, LogEvent(LogSource.STDOUT, "hm\n")], 0, True, False)
-    history.output(0, 5)
+    event_log = EventLog()
+    follower = event_log.follow()
+    event_log.start()
+    event_log.log(LogSource.STDOUT, "hm\n")
+    assert follower.read() == Batch(1, [Boundary.START, LogEvent(LogSource.STDOUT, "hm\n")], 0, True, False)
+    event_log.output(0, 5)
     metric = msgspec.Raw(b"1.5")
-    history.metric("m", metric, MetricMode.APPEND)
-    history.end()
-    batch = follower.take()
-    assert batch == Batch(3, [0, MetricEvent("m", metric, MetricMode.APPEND), Mark.COMPLETED], 0, False, True)
+    event_log.metric("m", metric, MetricMode.APPEND)
+    event_log.end()
+    batch = follower.read()
+    assert batch == Batch(3, [0, MetricEvent("m", metric, MetricMode.APPEND), Boundary.COMPLETED], 0, False, True)
     assert follower.over
-    assert len(history) == 5
+    assert len(event_log) == 5
 
 
 def test_events_are_taken_in_batches_of_bounded_size() -> None:
-    history = History()
-    follower = history.follow()
+    event_log = EventLog()
+    follower = event_log.follow()
     for index in range(3):
-        history.output(index, BATCH - OVERHEAD)
+        event_log.output(index, BATCH - OVERHEAD)
     for index in range(3, 5):
-        history.output(index, BATCH // 2 - OVERHEAD)
-    history.output(5, 10 * BATCH)
+        event_log.output(index, BATCH // 2 - OVERHEAD)
+    event_log.output(5, 10 * BATCH)
     assert [list(batch.events) for batch in all_of(follower)] == [[0], [1], [2], [3, 4], [5]]
 
 
 async def test_who_waits_is_woken_once_for_a_batch(autojump_clock: Clock) -> None:
-    history = History()
-    follower = history.follow()
+    event_log = EventLog()
+    follower = event_log.follow()
     taken: list[int] = []
 
     async def follow() -> None:
-        while not history.ended or not follower.over:
+        while not event_log.ended or not follower.over:
             await follower.wait()
-            taken.append(len(follower.take().events))
+            taken.append(len(follower.read().events))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow)
         await trio.testing.wait_all_tasks_blocked()
         for index in range(100):
-            history.output(index, 1)
+            event_log.output(index, 1)
         await trio.testing.wait_all_tasks_blocked()
-        history.end()
+        event_log.end()
     assert taken == [100, 1]
 
 
 async def test_waiting_is_a_checkpoint_and_loses_nothing_when_cancelled() -> None:
-    history = filled(3)
-    follower = history.follow()
+    event_log = filled(3)
+    follower = event_log.follow()
     with trio.testing.assert_checkpoints():
         await follower.wait()
     with trio.CancelScope() as scope:
         scope.cancel()
         await follower.wait()
-    assert len(follower.take().events) == 3
+    assert len(follower.read().events) == 3
     with trio.move_on_after(0):
         await follower.wait()
-    history.end()
+    event_log.end()
     await follower.wait()
-    assert follower.take().ends
+    assert follower.read().ends
 
 
 # What is kept.
@@ -129,56 +129,56 @@ def test_who_comes_late_gets_the_last_events_and_how_many_are_missing() -> None:
 
 @pytest.mark.parametrize("count", [5, 5_000])
 def test_capacity_is_exact_whatever_is_still_in_memory(count: int) -> None:
-    history = filled(count, capacity=3)
-    batch = history.follow().take()
+    event_log = filled(count, capacity=3)
+    batch = event_log.follow().read()
     assert (batch.first, batch.lost) == (count - 2, count - 3)
 
 
 def test_without_capacity_following_starts_live_and_misses_nothing() -> None:
-    history = filled(10, capacity=0)
-    follower = history.follow()
-    assert follower.take() == Batch(11, [], 0, True, False)
-    history.output(9, 1)
-    assert follower.take().events == [9]
+    event_log = filled(10, capacity=0)
+    follower = event_log.follow()
+    assert follower.read() == Batch(11, [], 0, True, False)
+    event_log.output(9, 1)
+    assert follower.read().events == [9]
 
 
 def test_the_end_is_never_lost() -> None:
-    history = filled(5_000, capacity=0)
-    slow = history.follow()
-    history.end()
-    assert slow.take() == Batch(5_001, [Mark.COMPLETED], 0, True, True)
-    assert history.follow().take() == Batch(5_001, [Mark.COMPLETED], 0, True, True)
-    assert history.follow("1-4000").take() == Batch(5_001, [Mark.COMPLETED], 1000, True, True)
+    event_log = filled(5_000, capacity=0)
+    slow = event_log.follow()
+    event_log.end()
+    assert slow.read() == Batch(5_001, [Boundary.COMPLETED], 0, True, True)
+    assert event_log.follow().read() == Batch(5_001, [Boundary.COMPLETED], 0, True, True)
+    assert event_log.follow("1-4000").read() == Batch(5_001, [Boundary.COMPLETED], 1000, True, True)
 
 
 def test_memory_is_bounded_without_followers() -> None:
-    history = filled(100_000)
-    assert len(history._events) <= 3 * CAPACITY
+    event_log = filled(100_000)
+    assert len(event_log._events) <= 3 * CAPACITY
     for _ in range(2_000):
-        history.metric("m", msgspec.Raw(b"1" * 2**20), MetricMode.REPLACE)
-        assert history.held <= MAX_HELD
-    assert history.held == sum(len(memoryview(e.value)) for e in history._events if isinstance(e, MetricEvent))
+        event_log.metric("m", msgspec.Raw(b"1" * 2**20), MetricMode.REPLACE)
+        assert event_log.held <= MAX_HELD
+    assert event_log.held == sum(len(memoryview(e.value)) for e in event_log._events if isinstance(e, MetricEvent))
 
 
 def test_a_follower_that_is_not_far_behind_loses_nothing() -> None:
-    history = History(capacity=10)
-    follower = history.follow()
+    event_log = EventLog(capacity=10)
+    follower = event_log.follow()
     count = LAG // (OVERHEAD + 1)
     for index in range(count):
-        history.output(index, 1)
+        event_log.output(index, 1)
     batches = all_of(follower)
     assert sum(batch.lost for batch in batches) == 0
     assert [event for batch in batches for event in batch.events] == list(range(count))
 
 
 def test_W33_a_follower_that_is_far_behind_is_told_and_goes_on_with_what_is_there() -> None:
-    history = History()
-    follower = history.follow()
-    history.output(0, 1)
-    assert follower.take().events == [0]
+    event_log = EventLog()
+    follower = event_log.follow()
+    event_log.output(0, 1)
+    assert follower.read().events == [0]
     count = 3 * LAG // OVERHEAD
     for index in range(1, count):
-        history.output(index, 1)
+        event_log.output(index, 1)
     first, *rest = all_of(follower)
     assert first.lost > 0
     assert not first.late
@@ -190,17 +190,17 @@ def test_W33_a_follower_that_is_far_behind_is_told_and_goes_on_with_what_is_ther
 @pytest.mark.parametrize("seed", range(50))
 def test_whatever_happens_events_are_had_once_in_order_and_losses_are_counted(seed: int) -> None:
     rng = random.Random(seed)
-    history = History(capacity=rng.choice([0, 1, 10, 1000]), slows=rng.random() < 0.5)
+    event_log = EventLog(capacity=rng.choice([0, 1, 10, 1000]), slows=rng.random() < 0.5)
     had: dict[Subscription, int] = {}
     index = 0
     for _ in range(3_000):
         match rng.randrange(8):
             case 0:
-                follower = history.follow(rng.choice([None, f"1-{rng.randint(0, len(history))}"]))
+                follower = event_log.follow(rng.choice([None, f"1-{rng.randint(0, len(event_log))}"]))
                 had[follower] = follower.seen
             case 1 | 2 if had:
                 follower = rng.choice(list(had))
-                batch = follower.take()
+                batch = follower.read()
                 assert batch.first > had[follower]
                 if not batch.late:
                     assert batch.first == had[follower] + batch.lost + 1
@@ -213,12 +213,12 @@ def test_whatever_happens_events_are_had_once_in_order_and_losses_are_counted(se
                 del had[follower]
             case _:
                 for _ in range(rng.choice([1, 1, 50])):
-                    history.output(index, rng.choice([1, 100, 10_000, LAG // 3]))
+                    event_log.output(index, rng.choice([1, 100, 10_000, LAG // 3]))
                     index += 1
-    history.end()
+    event_log.end()
     for follower in had:
         batches = all_of(follower)
-        assert batches[-1].events[-1] is Mark.COMPLETED
+        assert batches[-1].events[-1] is Boundary.COMPLETED
         assert follower.over
 
 
@@ -226,37 +226,37 @@ def test_whatever_happens_events_are_had_once_in_order_and_losses_are_counted(se
 
 
 def test_D11_an_event_id_goes_on_behind_that_event() -> None:
-    history = filled(20, run="7f")
-    assert history.follow("7f-18").take() == Batch(19, [17, 18], 0, True, False)
-    assert history.follow("7f-0").take().first == 1
-    assert not history.follow("7f-20").take().events
-    history.end()
-    assert history.follow("7f-20").take().events == [Mark.COMPLETED]
-    assert history.follow("7f-21").over
+    event_log = filled(20, run="7f")
+    assert event_log.follow("7f-18").read() == Batch(19, [17, 18], 0, True, False)
+    assert event_log.follow("7f-0").read().first == 1
+    assert not event_log.follow("7f-20").read().events
+    event_log.end()
+    assert event_log.follow("7f-20").read().events == [Boundary.COMPLETED]
+    assert event_log.follow("7f-21").over
 
 
 @pytest.mark.parametrize("after", ["8f-3", "7f-21", "7f", "-3", "7f-", "7f-x", "7f--1", "7f-٣", "7f-" + "9" * 5_000])
 def test_D11_an_id_of_another_run_is_refused(after: str) -> None:
-    history = filled(20, run="7f")
+    event_log = filled(20, run="7f")
     with pytest.raises(OtherRun):
-        history.follow(after)
-    assert history.followers == 0
+        event_log.follow(after)
+    assert event_log.followers == 0
 
 
 def test_there_is_a_limit_of_followers() -> None:
-    history = History()
-    followers = [history.follow() for _ in range(MAX_FOLLOWERS)]
+    event_log = EventLog()
+    followers = [event_log.follow() for _ in range(MAX_FOLLOWERS)]
     with pytest.raises(TooManyFollowers):
-        history.follow()
+        event_log.follow()
     followers[7].close()
-    history.follow()
+    event_log.follow()
 
 
 def test_leaving_is_told_once() -> None:
     left: list[int] = []
-    history = History()
-    with history.follow(on_leave=lambda: left.append(history.followers)) as follower:
-        assert history.followers == 1
+    event_log = EventLog()
+    with event_log.follow(on_leave=lambda: left.append(event_log.followers)) as follower:
+        assert event_log.followers == 1
     follower.close()
     assert left == [0]
 
@@ -264,77 +264,77 @@ def test_leaving_is_told_once() -> None:
 # Slowing the run (D12).
 
 
-def flooded(history: History) -> None:
-    history.output(0, LAG)
-    history.output(1, 1)
+def flooded(event_log: EventLog) -> None:
+    event_log.output(0, LAG)
+    event_log.output(1, 1)
 
 
 async def test_D12_a_run_waits_for_its_only_follower(autojump_clock: Clock) -> None:
-    history = History(slows=True)
-    follower = history.follow()
-    await history.wait_room()
-    flooded(history)
+    event_log = EventLog(slows=True)
+    follower = event_log.follow()
+    await event_log.wait_room()
+    flooded(event_log)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(history.wait_room)
+        nursery.start_soon(event_log.wait_room)
         await trio.sleep(PATIENCE - 1)
-        assert history.is_full
-        follower.take()
+        assert event_log.is_full
+        follower.read()
     assert trio.current_time() == PATIENCE - 1
-    assert not history.is_full
+    assert not event_log.is_full
 
 
 async def test_D12_it_waits_no_longer_than_for_some_progress(autojump_clock: Clock) -> None:
-    history = History(slows=True)
-    follower = history.follow()
+    event_log = EventLog(slows=True)
+    follower = event_log.follow()
     for index in range(10):
-        history.output(index, LAG)
+        event_log.output(index, LAG)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(history.wait_room)
+        nursery.start_soon(event_log.wait_room)
         for _ in range(3):
             await trio.sleep(PATIENCE - 1)
-            follower.take()
+            follower.read()
     assert trio.current_time() == 3 * (PATIENCE - 1) + PATIENCE
-    await history.wait_room()  # it has lost its patience, so it no longer waits
-    follower.take()
-    assert history.is_full  # until there is progress again
+    await event_log.wait_room()  # it has lost its patience, so it no longer waits
+    follower.read()
+    assert event_log.is_full  # until there is progress again
 
 
 async def test_D12_a_slowed_run_loses_nothing(autojump_clock: Clock) -> None:
-    history = History(slows=True, capacity=10)
-    follower = history.follow()
+    event_log = EventLog(slows=True, capacity=10)
+    follower = event_log.follow()
     count = 5 * LAG // OVERHEAD
     for index in range(count):
-        history.output(index, 1)
+        event_log.output(index, 1)
     batches = all_of(follower)
     assert sum(len(batch.events) for batch in batches) == count
 
 
 @pytest.mark.parametrize("how", ["another follower", "leave", "cancel", "end"])
 async def test_D12_what_ends_the_slowing(autojump_clock: Clock, how: str) -> None:
-    history = History(slows=True)
-    follower = history.follow()
-    flooded(history)
+    event_log = EventLog(slows=True)
+    follower = event_log.follow()
+    flooded(event_log)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(history.wait_room)
+        nursery.start_soon(event_log.wait_room)
         await trio.sleep(1)
         match how:
             case "another follower":
-                history.follow()
+                event_log.follow()
             case "leave":
                 follower.close()
             case "cancel":
-                history.release()
+                event_log.release()
             case _:
-                history.end()
+                event_log.end()
     assert trio.current_time() == 1
 
 
 async def test_other_followers_never_slow_a_run(autojump_clock: Clock) -> None:
-    history = History()
-    history.follow()
-    flooded(history)
-    assert not history.is_full
-    await history.wait_room()
+    event_log = EventLog()
+    event_log.follow()
+    flooded(event_log)
+    assert not event_log.is_full
+    await event_log.wait_room()
     assert trio.current_time() == 0
 
 
@@ -365,9 +365,9 @@ async def test_an_observer_sees_kinds_of_change_from_its_beginning_on(autojump_c
 
 
 def test_an_observer_of_the_beginning() -> None:
-    history = History()
-    observer = history.observe()
-    history.start()
+    event_log = EventLog()
+    observer = event_log.observe()
+    event_log.start()
     assert observer.poll() is Change.STARTED
 
 
@@ -375,7 +375,7 @@ def test_an_observer_of_the_beginning() -> None:
 
 
 def events_of(prediction: Prediction) -> list[object]:
-    return [event for batch in all_of(prediction.history.follow()) for event in batch.events]
+    return [event for batch in all_of(prediction.event_log.follow()) for event in batch.events]
 
 
 async def test_W34_output_events_come_in_the_order_of_the_model_whenever_files_are_read() -> None:
@@ -400,7 +400,7 @@ async def test_W34_a_file_that_is_missing_at_the_end_leaves_no_hole() -> None:
     prediction.reserve_output()
     prediction.add_output(msgspec.Raw(b"1"))
     prediction.finish(Outcome(Fact.RAISED, "OSError: gone"))
-    assert events_of(prediction) == [Mark.START, 0, Mark.COMPLETED]
+    assert events_of(prediction) == [Boundary.START, 0, Boundary.COMPLETED]
     assert prediction.outputs == [msgspec.Raw(b"1")]
 
 
@@ -418,4 +418,4 @@ async def test_log_events_are_what_the_logs_have_grown_by() -> None:
 async def test_a_prediction_that_never_began_has_an_end_alone() -> None:
     prediction = Prediction("p")
     prediction.finish(Outcome(Fact.CUT))
-    assert events_of(prediction) == [Mark.COMPLETED]
+    assert events_of(prediction) == [Boundary.COMPLETED]

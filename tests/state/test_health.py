@@ -19,12 +19,12 @@ from cog_trio.state.health import (
     MAX_OPEN_LINE,
     NEXT,
     READY_LINE,
-    Fact,
     Health,
-    IllegalTransition,
+    HealthFact,
+    HealthState,
+    IllegalHealthTransition,
     SetupLog,
     SetupStatus,
-    State,
 )
 
 DIAGRAM = Path(__file__).parent.parent.parent / "docs" / "design" / "health.md"
@@ -43,26 +43,26 @@ def clock() -> Callable[[], datetime]:
     return now
 
 
-def state(fact: Fact, health: Health) -> Callable[[], None]:
+def state(fact: HealthFact, health: Health) -> Callable[[], None]:
     return {
-        Fact.SPAWNED: health.spawned,
-        Fact.SET_UP: health.set_up,
-        Fact.SETUP_BROKE: lambda: health.setup_broke(CAUSE),
-        Fact.LOST: lambda: health.lost(CAUSE),
-        Fact.RESPAWNED: lambda: health.respawned(CAUSE),
+        HealthFact.SPAWNED: health.spawned,
+        HealthFact.SET_UP: health.set_up,
+        HealthFact.SETUP_BROKE: lambda: health.setup_broke(CAUSE),
+        HealthFact.LOST: lambda: health.lost(CAUSE),
+        HealthFact.RESPAWNED: lambda: health.respawned(CAUSE),
     }[fact]
 
 
 PATHS = {
-    State.UNKNOWN: [],
-    State.STARTING: [Fact.SPAWNED],
-    State.READY: [Fact.SPAWNED, Fact.SET_UP],
-    State.SETUP_FAILED: [Fact.SPAWNED, Fact.SETUP_BROKE],
-    State.DEFUNCT: [Fact.SPAWNED, Fact.SET_UP, Fact.LOST],
+    HealthState.UNKNOWN: [],
+    HealthState.STARTING: [HealthFact.SPAWNED],
+    HealthState.READY: [HealthFact.SPAWNED, HealthFact.SET_UP],
+    HealthState.SETUP_FAILED: [HealthFact.SPAWNED, HealthFact.SETUP_BROKE],
+    HealthState.DEFUNCT: [HealthFact.SPAWNED, HealthFact.SET_UP, HealthFact.LOST],
 }
 
 
-def make(reached: State, *, log_limit: int = 2**20) -> Health:
+def make(reached: HealthState, *, log_limit: int = 2**20) -> Health:
     health = Health(clock(), log_limit)
     for fact in PATHS[reached]:
         state(fact, health)()
@@ -76,15 +76,15 @@ def body(health: Health, *, busy: bool = False, draining: bool = False, error: s
     return shown
 
 
-@pytest.mark.parametrize(("reached", "fact"), list(product(State, Fact)))
-def test_each_pair_of_state_and_fact(reached: State, fact: Fact) -> None:
+@pytest.mark.parametrize(("reached", "fact"), list(product(HealthState, HealthFact)))
+def test_each_pair_of_state_and_fact(reached: HealthState, fact: HealthFact) -> None:
     health = make(reached)
     before = body(health), health.cause
     if fact in NEXT[reached]:
         state(fact, health)()
         assert health.state is NEXT[reached][fact]
     else:
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(IllegalHealthTransition):
             state(fact, health)()
         assert (body(health), health.cause) == before
         assert health.state is reached
@@ -97,7 +97,7 @@ def test_the_diagram_is_the_table() -> None:
 
 
 def test_spellings() -> None:
-    assert [reached.value for reached in State] == ["UNKNOWN", "STARTING", "READY", "SETUP_FAILED", "DEFUNCT"]
+    assert [reached.value for reached in HealthState] == ["UNKNOWN", "STARTING", "READY", "SETUP_FAILED", "DEFUNCT"]
     assert [status.value for status in SetupStatus] == ["starting", "succeeded", "failed"]
 
 
@@ -107,14 +107,14 @@ def test_the_version_is_the_distributions() -> None:
 
 
 def test_unknown_has_no_setup() -> None:
-    assert body(make(State.UNKNOWN)) == {
+    assert body(make(HealthState.UNKNOWN)) == {
         "status": "UNKNOWN",
         "version": {"coglet": f"0.23.1+trio.{cog_trio.__version__}", "cog_trio": cog_trio.__version__},
     }
 
 
 def test_W6_logs_are_visible_while_setup_runs() -> None:
-    health = make(State.STARTING)
+    health = make(HealthState.STARTING)
     assert body(health)["setup"] == {"started_at": "2026-01-02T03:04:06+00:00", "status": "starting"}
     health.log.user("stdout", "loading\n10%")
     health.log.user("stderr", "warn\n")
@@ -122,7 +122,7 @@ def test_W6_logs_are_visible_while_setup_runs() -> None:
 
 
 def test_W29_ready_and_the_setup_result_come_together() -> None:
-    health = make(State.STARTING)
+    health = make(HealthState.STARTING)
     health.log.user("stdout", "half a line")
     health.set_up()
     shown = body(health)
@@ -136,7 +136,7 @@ def test_W29_ready_and_the_setup_result_come_together() -> None:
 
 
 def test_W8_a_failed_setup_keeps_its_logs_and_the_cause() -> None:
-    health = make(State.STARTING)
+    health = make(HealthState.STARTING)
     health.log.user("stdout", "loading\n")
     health.log.user("stderr", "Traceback (most recent call last):\n  File x\nValueError: bad weights\n")
     health.setup_broke("ValueError: bad weights")
@@ -156,28 +156,28 @@ def test_W8_a_failed_setup_keeps_its_logs_and_the_cause() -> None:
     [(False, None, "READY"), (True, None, "BUSY"), (False, "x", "UNHEALTHY"), (True, "x", "UNHEALTHY")],
 )
 def test_unhealthy_lies_over_busy_over_ready(busy: bool, error: str | None, status: str) -> None:
-    health = make(State.READY)
+    health = make(HealthState.READY)
     shown = body(health, busy=busy, error=error)
     assert shown["status"] == status
     assert shown.get("user_healthcheck_error") == error
-    assert health.state is State.READY
+    assert health.state is HealthState.READY
 
 
-@pytest.mark.parametrize("reached", [state for state in State if state is not State.READY])
-def test_nothing_lies_over_the_other_states(reached: State) -> None:
+@pytest.mark.parametrize("reached", [state for state in HealthState if state is not HealthState.READY])
+def test_nothing_lies_over_the_other_states(reached: HealthState) -> None:
     shown = body(make(reached), busy=True, error="x")
     assert shown["status"] == reached.value
     assert "user_healthcheck_error" not in shown
 
 
 def test_D39_draining_stands_beside_the_status() -> None:
-    shown = body(make(State.READY), busy=True, draining=True)
+    shown = body(make(HealthState.READY), busy=True, draining=True)
     assert (shown["status"], shown["draining"]) == ("BUSY", True)
-    assert "draining" not in body(make(State.READY))
+    assert "draining" not in body(make(HealthState.READY))
 
 
 def test_the_cause_is_kept() -> None:
-    health = make(State.DEFUNCT)
+    health = make(HealthState.DEFUNCT)
     assert health.snapshot(busy=False, draining=False).cause == CAUSE
 
 

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from cog_trio.bridge.protocol import MetricMode
-from cog_trio.state.bounded_text import LogText, mark
+from cog_trio.state.bounded_text import BoundedText, mark
 from cog_trio.state.metric_merge import aggregate
 from cog_trio.state.prediction import NEXT, TERMINAL, Fact, IllegalTransition, Outcome, Prediction, Status
 
@@ -268,14 +268,14 @@ async def test_D25_logs_are_bounded_with_a_visible_mark() -> None:
 
 
 def test_log_text_is_cut_between_characters() -> None:
-    text = LogText(4)
+    text = BoundedText(4)
     text.append("abcé")
     assert text.text == f"abc\n{mark(4)}\n"
     assert text.dropped == 2
 
 
 def test_log_text_at_its_limit_is_not_cut() -> None:
-    text = LogText(4)
+    text = BoundedText(4)
     text.append("abcd")
     assert (text.text, text.dropped) == ("abcd", 0)
     text.append("")

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from cog_trio.state.prediction import Fact, Outcome, Prediction
-from cog_trio.state.retention import Retained
+from cog_trio.state.retention import RetainedPredictions
 
 DAY = 86400.0
 
@@ -25,25 +25,25 @@ def finished(id: str, *, output: int = 0, input: int = 0) -> Prediction:
     return prediction
 
 
-def kept(retained: Retained, ids: str) -> str:
+def kept(retained: RetainedPredictions, ids: str) -> str:
     return "".join(id for id in ids if retained.get(id) is not None)
 
 
 async def test_the_last_so_many() -> None:
-    retained = Retained(count=3, age=DAY, size=1000)
+    retained = RetainedPredictions(count=3, age=DAY, size=1000)
     for id in "abcde":
         retained.add(finished(id))
     assert kept(retained, "abcde") == "cde"
 
 
 async def test_zero_keeps_none() -> None:
-    retained = Retained(count=0, age=DAY, size=1000)
+    retained = RetainedPredictions(count=0, age=DAY, size=1000)
     retained.add(finished("a"))
     assert (kept(retained, "a"), len(retained), retained.size) == ("", 0, 0)
 
 
 async def test_age(autojump_clock: trio.testing.MockClock) -> None:
-    retained = Retained(count=10, age=60.0, size=1000)
+    retained = RetainedPredictions(count=10, age=60.0, size=1000)
     retained.add(finished("a", output=5))
     await trio.sleep(30)
     retained.add(finished("b", output=5))
@@ -57,7 +57,7 @@ async def test_age(autojump_clock: trio.testing.MockClock) -> None:
 
 
 async def test_one_that_is_over_the_limit_alone_takes_no_place() -> None:
-    retained = Retained(count=10, age=DAY, size=100)
+    retained = RetainedPredictions(count=10, age=DAY, size=100)
     for prediction in (finished("a", output=40, input=40), finished("b", output=101, input=5)):
         retained.add(prediction)
     assert (kept(retained, "ab"), retained.size) == ("a", 80)
@@ -68,7 +68,7 @@ async def test_one_that_is_over_the_limit_alone_takes_no_place() -> None:
 
 
 async def test_inputs_go_first_oldest_first() -> None:
-    retained = Retained(count=10, age=DAY, size=100)
+    retained = RetainedPredictions(count=10, age=DAY, size=100)
     first, second, third = (finished(id, output=20, input=20) for id in "abc")
     for prediction in (first, second, third):
         retained.add(prediction)
@@ -78,7 +78,7 @@ async def test_inputs_go_first_oldest_first() -> None:
 
 
 async def test_then_whole_predictions_oldest_first() -> None:
-    retained = Retained(count=10, age=DAY, size=50)
+    retained = RetainedPredictions(count=10, age=DAY, size=50)
     predictions = [finished(id, output=20, input=20) for id in "abc"]
     for prediction in predictions:
         retained.add(prediction)
@@ -88,14 +88,14 @@ async def test_then_whole_predictions_oldest_first() -> None:
 
 
 async def test_one_that_is_too_large_alone_is_not_kept() -> None:
-    retained = Retained(count=10, age=DAY, size=50)
+    retained = RetainedPredictions(count=10, age=DAY, size=50)
     retained.add(finished("a", output=10))
     retained.add(finished("b", output=51))
     assert (kept(retained, "ab"), retained.size) == ("a", 10)
 
 
 async def test_a_later_one_of_the_same_id_takes_its_place() -> None:
-    retained = Retained(count=2, age=DAY, size=1000)
+    retained = RetainedPredictions(count=2, age=DAY, size=1000)
     retained.add(finished("a", output=10))
     retained.add(finished("b", output=10))
     latest = finished("a", output=30)
@@ -109,7 +109,7 @@ async def test_a_later_one_of_the_same_id_takes_its_place() -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_bounds_always_hold(seed: int) -> None:
     source = random.Random(seed)
-    retained = Retained(count=7, age=DAY, size=300)
+    retained = RetainedPredictions(count=7, age=DAY, size=300)
     for _ in range(500):
         retained.add(finished(source.choice("abcdefghij"), output=source.randrange(60), input=source.randrange(60)))
         predictions = [found for id in "abcdefghij" if (found := retained.get(id)) is not None]

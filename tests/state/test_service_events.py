@@ -31,7 +31,7 @@ from cog_trio import (
     open_service,
 )
 from cog_trio.state.prediction import utcnow
-from cog_trio.state.service_events import CAPACITY, Lifecycle
+from cog_trio.state.service_events import CAPACITY, ServiceEvents
 from cog_trio.testing.fakes import FakeWorker, exit_9, open_fake_worker, stall
 from tests.service.test_python_api import finish_after_two
 from tests.service.test_service import DIED, Clock, ended, no_threads, serving, temporary_folder
@@ -201,28 +201,28 @@ async def test_a_feed_gives_what_happens_and_ends_with_the_service(autojump_cloc
 
 
 async def test_who_reads_too_slowly_is_told_how_much_it_lost() -> None:
-    lifecycle = Lifecycle(utcnow)
-    async with lifecycle.feed() as feed:
+    service_events = ServiceEvents(utcnow)
+    async with service_events.feed() as feed:
         for number in range(CAPACITY + 7):
-            lifecycle.has_refused(str(number), Mode.PREDICT, KeyError())
+            service_events.has_refused(str(number), Mode.PREDICT, KeyError())
         lost = await feed.__anext__()
         assert isinstance(lost, EventsLost)
         assert lost.count == 7
         first = await feed.__anext__()
         assert isinstance(first, PredictionRefused)
         assert first.id == "7"
-        lifecycle.close()
+        service_events.close()
         assert len([event async for event in feed]) == CAPACITY - 1
-    assert not lifecycle.observed
+    assert not service_events.observed
 
 
 async def test_a_reader_that_is_cancelled_loses_nothing(autojump_clock: Clock) -> None:
-    lifecycle = Lifecycle(utcnow)
-    async with lifecycle.feed() as feed:
+    service_events = ServiceEvents(utcnow)
+    async with service_events.feed() as feed:
         with trio.move_on_after(1) as scope:
             await feed.__anext__()
         assert scope.cancelled_caught
-        lifecycle.health_is("READY", False, None)
+        service_events.health_is("READY", False, None)
         assert told(await feed.__anext__()) == (HealthChanged, "READY", False, None)
 
 
@@ -230,10 +230,10 @@ def test_without_observers_no_record_is_made() -> None:
     def now() -> None:
         raise AssertionError("a record was made")
 
-    lifecycle = Lifecycle(now)  # type: ignore[arg-type]
-    lifecycle.has_refused(None, Mode.PREDICT, KeyError())
-    lifecycle.health_is("READY", False, None)
-    assert lifecycle.refused == 1
+    service_events = ServiceEvents(now)  # type: ignore[arg-type]
+    service_events.has_refused(None, Mode.PREDICT, KeyError())
+    service_events.health_is("READY", False, None)
+    assert service_events.refused == 1
 
 
 # Statistics.

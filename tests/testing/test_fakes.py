@@ -12,7 +12,7 @@ import trio.testing
 from cog_trio.bridge.protocol import Init
 from cog_trio.config.settings import Settings
 from cog_trio.orchestrator.orchestrator import open_orchestrator
-from cog_trio.orchestrator.prediction_slot import Job, PredictionSlot
+from cog_trio.orchestrator.prediction_slot import PredictionSlot, RunRequest
 from cog_trio.state.prediction import Outcome, Prediction
 from cog_trio.testing import fakes
 from tests.bench import CUT, RETURNED, Files, outcome_of
@@ -37,7 +37,7 @@ async def outcome_with(
         nursery.start_soon(cancel)
         slot = PredictionSlot(prediction, orchestrator.pool.acquire_nowait())
         with prediction.scope:
-            outcome = await orchestrator.run(slot, Job("dir", msgspec.Raw(b"1")), Files(prediction))
+            outcome = await orchestrator.run(slot, RunRequest("dir", msgspec.Raw(b"1")), Files(prediction))
         return outcome, orchestrator.pool.capacity
 
 

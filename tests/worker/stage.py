@@ -125,7 +125,7 @@ class Stage:
 
     def __init__(self, slot_fd: int, control_fd: int) -> None:
         from cog_trio.worker.cancel.gate import gate
-        from cog_trio.worker.ipc.message_writer import Writer
+        from cog_trio.worker.ipc.message_writer import MessageWriter
         from cog_trio.worker.logs import capture
 
         faulthandler.enable(open(os.dup(2), "w"), all_threads=True)  # noqa: SIM115  # for the child's life
@@ -141,8 +141,8 @@ class Stage:
         gate.install(KeyboardInterrupt)
         self.gate = gate
         self._start: Callable[..., None] | None = None
-        self.control = Writer(control_fd, lambda: self._flush(self.control))
-        self.slot = Writer(slot_fd, lambda: self._flush(self.slot))
+        self.control = MessageWriter(control_fd, lambda: self._flush(self.control))
+        self.slot = MessageWriter(slot_fd, lambda: self._flush(self.slot))
         self.capture = capture.install(self.control, *ends)
         self.capture.private.add(slot_fd)
         self._runs = 0
@@ -166,30 +166,30 @@ class Stage:
     @contextlib.contextmanager
     def run(self, id: str) -> Iterator[Any]:
         """One run; its code is the body, in the present context."""
-        record = self.begin(id)
-        token = self.set_current(record)
+        run_log = self.begin(id)
+        token = self.set_current(run_log)
         try:
-            yield record
+            yield run_log
         finally:
             token.var.reset(token)
-            self.end(record)
+            self.end(run_log)
 
     def begin(self, id: str) -> Any:
-        from cog_trio.worker.logs.run_log import Record
+        from cog_trio.worker.logs.run_log import RunLog
 
         self._runs += 1
-        record = Record(
+        run_log = RunLog(
             SlotId(0), PredictionId(id), self._runs, lambda line: self.slot.write(encode_frame(line)), self.slot
         )
-        self.capture.begin(record)
-        return record
+        self.capture.attach(run_log)
+        return run_log
 
-    def set_current(self, record: Any) -> Any:
+    def set_current(self, run_log: Any) -> Any:
         from cog_trio.worker.logs.run_log import current
 
-        return current.set(record)
+        return current.set(run_log)
 
-    def end(self, record: Any) -> None:
-        self.capture.leave()
-        self.capture.end(record)
-        self.slot.write(encode_frame(Done(record.slot, record.id, record.run, 0.0)))
+    def end(self, run_log: Any) -> None:
+        self.capture.flush_user_streams()
+        self.capture.detach(run_log)
+        self.slot.write(encode_frame(Done(run_log.slot, run_log.id, run_log.run, 0.0)))

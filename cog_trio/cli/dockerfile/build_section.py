@@ -14,7 +14,7 @@ from typing import Final
 
 from cog_trio.cli.dockerfile.requirements import NAME, normalized, read_requirements
 from cog_trio.config.cog_yaml import BUILD_KEYS, FILE, KEYS, Config, environment, load
-from cog_trio.config.yaml_source import Mark, read
+from cog_trio.config.yaml_source import SourceMark, read
 
 PYTHON: Final = "3.13"  # where cog.yaml names none, as Cog has it
 VERSION: Final = re.compile(r"3\.(\d+)(\.\d+)?")
@@ -113,7 +113,7 @@ def read_build(folder: Path) -> Build:
     )
 
 
-def _python(mark: Mark | None) -> str:
+def _python(mark: SourceMark | None) -> str:
     """The version as it is written: unquoted 3.10 is 3.1 to others, here it is meant."""
     if mark is None or mark.empty:
         return PYTHON
@@ -125,7 +125,7 @@ def _python(mark: Mark | None) -> str:
     return match[0]
 
 
-def _python_packages(mark: Mark | None) -> Iterator[str]:
+def _python_packages(mark: SourceMark | None) -> Iterator[str]:
     for item in mark.items("a list of texts") if mark is not None else ():
         text = item.text().strip()
         if not text or not text.isprintable():
@@ -135,7 +135,7 @@ def _python_packages(mark: Mark | None) -> Iterator[str]:
         yield text
 
 
-def _system_packages(mark: Mark | None) -> Iterator[str]:
+def _system_packages(mark: SourceMark | None) -> Iterator[str]:
     for item in mark.items("a list of package names") if mark is not None else ():
         name = item.text().strip()
         if not PACKAGE.fullmatch(name):
@@ -143,7 +143,7 @@ def _system_packages(mark: Mark | None) -> Iterator[str]:
         yield name
 
 
-def _commands(mark: Mark | None) -> Iterator[Command]:
+def _commands(mark: SourceMark | None) -> Iterator[Command]:
     for item in mark.items("a list of commands") if mark is not None else ():
         if not item.is_a("map"):
             yield Command(_command(item))
@@ -157,7 +157,7 @@ def _commands(mark: Mark | None) -> Iterator[Command]:
         )
 
 
-def _command(mark: Mark) -> str:
+def _command(mark: SourceMark) -> str:
     text = mark.text("a command").strip()
     if not text:
         mark.wrong("must be a command")
@@ -171,7 +171,7 @@ def _command(mark: Mark) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _mount(mark: Mark) -> str:
+def _mount(mark: SourceMark) -> str:
     fields = mark.fields("a mapping of type, id and target")
     mark.slips(fields, ("type", "id", "target"))
     parts = {}
@@ -184,7 +184,7 @@ def _mount(mark: Mark) -> str:
     return ",".join(f"{name}={value}" for name, value in parts.items())
 
 
-def _one_line(mark: Mark | None) -> dict[str, str]:
+def _one_line(mark: SourceMark | None) -> dict[str, str]:
     """Variables as a Dockerfile can set them."""
     pairs = environment(mark)
     for item in mark.items() if mark is not None else ():
@@ -193,7 +193,7 @@ def _one_line(mark: Mark | None) -> dict[str, str]:
     return pairs
 
 
-def _truth(mark: Mark | None) -> bool:
+def _truth(mark: SourceMark | None) -> bool:
     if mark is None or mark.empty:
         return False
     if not mark.is_a("bool"):
@@ -201,7 +201,7 @@ def _truth(mark: Mark | None) -> bool:
     return bool(mark.value())
 
 
-def _warnings(top: Mapping[str, Mark], fields: Mapping[str, Mark], config: Config) -> Iterator[str]:
+def _warnings(top: Mapping[str, SourceMark], fields: Mapping[str, SourceMark], config: Config) -> Iterator[str]:
     for name, mark in fields.items():
         where = f"{mark.path}:{mark.line}: {mark.key}"
         if name in IGNORED and not mark.empty:
@@ -215,7 +215,7 @@ def _warnings(top: Mapping[str, Mark], fields: Mapping[str, Mark], config: Confi
             yield f"{top['environment'].path}:{top['environment'].line}: cog build refuses to set {name}"
 
 
-def _unknown(top: Mapping[str, Mark], fields: Mapping[str, Mark]) -> Iterator[str]:
+def _unknown(top: Mapping[str, SourceMark], fields: Mapping[str, SourceMark]) -> Iterator[str]:
     for known, marks in (((*KEYS, *BUILD_KEYS), top), ((*READ, *IGNORED), fields)):
         for name, mark in marks.items():
             if name not in known:

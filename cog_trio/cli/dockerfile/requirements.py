@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cog_trio.config.yaml_source import MAX_FILE, BadFile, Mark
+from cog_trio.config.yaml_source import MAX_FILE, BadFile, SourceMark
 
 INCLUDE: Final = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))(?P<file>.+)")
 NAME: Final = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
@@ -37,7 +37,7 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def read_requirements(folder: Path, mark: Mark | None) -> Requirements:
+def read_requirements(folder: Path, mark: SourceMark | None) -> Requirements:
     """Follow the file that a value of cog.yaml names.
 
     Raises:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cog_trio.cli import options
-from cog_trio.cli.launch_plan import Launch, plan
-from cog_trio.config.cog_yaml import FILE, BadModel, Target, find
+from cog_trio.cli.launch_plan import LaunchPlan, make_plan
+from cog_trio.config.cog_yaml import FILE, BadModel, ModelTarget, find
 from cog_trio.orchestrator.spawn import spawn
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def command(model: str, fix: bool, setup: bool) -> int:
         print(finding)
     kinds: list[str] = [finding.kind for finding in found]
     if PROBLEM not in kinds:
-        cause = _examine(replace(plan(model, {}, terminal=False), warnings=()), setup)
+        cause = _examine(replace(make_plan(model, {}, terminal=False), warnings=()), setup)
         if cause is not None:
             print(f"{target.predict or target.train}: {PROBLEM}: {' '.join(cause.split())}{_advice(cause, target)}")
             kinds.append(PROBLEM)
     return _verdict(model, kinds, setup)
 
 
-def _examine(plan: Launch, setup: bool) -> str | None:
+def _examine(plan: LaunchPlan, setup: bool) -> str | None:
     """Why the model does not load, or with ``setup`` can't be set up; None if it does. What it printed meanwhile goes
     to stderr if so, or if it was set up. A signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -77,7 +77,7 @@ def _examine(plan: Launch, setup: bool) -> str | None:
     return loaded.cause
 
 
-def _advice(cause: str, target: Target) -> str:
+def _advice(cause: str, target: ModelTarget) -> str:
     """For a package that is missing here: what to install. cog.yaml speaks of the image, nobody installs it here."""
     from cog_trio.cli.dockerfile.build_section import read_build
     from cog_trio.config.yaml_source import BadFile
@@ -93,13 +93,13 @@ def _advice(cause: str, target: Target) -> str:
     return f"; install it here: pip install {' '.join(arguments)}" if arguments else "; install it beside cog-trio"
 
 
-def _read(target: Target) -> Iterator[Finding]:
+def _read(target: ModelTarget) -> Iterator[Finding]:
     """All that is found without running anything."""
     from cog_trio.cli.dockerfile.build_section import read_build
     from cog_trio.cli.doctor.deprecated_names import Subject, deprecated, imported_elsewhere, older_key
     from cog_trio.cli.doctor.findings import PROBLEM, Finding
-    from cog_trio.cli.doctor.missing_requirements import unnamed
-    from cog_trio.cli.doctor.python_source import Source
+    from cog_trio.cli.doctor.missing_requirements import missing_requirements
+    from cog_trio.cli.doctor.python_source import PythonSource
     from cog_trio.config.yaml_source import BadFile
 
     build = None
@@ -118,7 +118,7 @@ def _read(target: Target) -> Iterator[Finding]:
         file, _, name = reference.partition(":")
         path = target.folder / file
         try:
-            source = Source(path, file)
+            source = PythonSource(path, file)
         except SyntaxError as error:
             yield Finding(PROBLEM, f"{file}:{error.lineno or 1}", f"SyntaxError: {error.msg}")
             continue
@@ -127,7 +127,7 @@ def _read(target: Target) -> Iterator[Finding]:
             continue
         yield from deprecated(Subject(source, name or None, imported_elsewhere(target.folder, path), train))
         if build is not None and not train:
-            yield from unnamed(source, target.folder, build.names)
+            yield from missing_requirements(source, target.folder, build.names)
 
 
 def _fix(found: list[Finding]) -> None:

@@ -1,8 +1,8 @@
 """Names of Cog that still work but should be replaced, and the edits that replace them where nothing is unclear.
 
-Each rule reads one ``Source`` and yields findings. A rule gives edits only if the old name is bound once, the new one
-never, and no text spells it; else it says what to do and leaves it to people. Old models run unchanged, so nothing here
-is a problem.
+Each rule reads one ``PythonSource`` and yields findings. A rule gives edits only if the old name is bound once, the new
+one never, and no text spells it; else it says what to do and leaves it to people. Old models run unchanged, so nothing
+here is a problem.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 import yaml
 
 from cog_trio.cli.doctor.findings import Edit, Finding
-from cog_trio.cli.doctor.python_source import Import, Source
+from cog_trio.cli.doctor.python_source import Import, PythonSource
 from cog_trio.config.yaml_source import read
 
 COG: Final = ("cog", "cog.predictor")
@@ -34,7 +34,7 @@ UNCLEAR: Final = "; done by hand, since the name is used in more than one way"
 class Subject:
     """What is looked at: one file, and how the model is named in it."""
 
-    source: Source
+    source: PythonSource
     name: str | None  # of the class or function that the reference names; None: it names the file alone
     imported_elsewhere: bool  # another file of the model imports this one
     train: bool = False  # the reference is that of the training: neither run nor predict is looked for
@@ -172,7 +172,7 @@ def _model(subject: Subject) -> ast.ClassDef | None:
     return classes.get("Runner") or classes.get("Predictor")
 
 
-def _renamed(source: Source, found: Import, old: str, new: str) -> tuple[Edit, ...]:
+def _renamed(source: PythonSource, found: Import, old: str, new: str) -> tuple[Edit, ...]:
     """Edits for an import and all uses of its name; none where that is unclear."""
     head = source.replace(found.alias, old, new)
     if found.alias.asname is not None:
@@ -182,7 +182,7 @@ def _renamed(source: Source, found: Import, old: str, new: str) -> tuple[Edit, .
     return _all(head, *(source.replace(use, old, new) for use in source.uses(old)))
 
 
-def _scoped(source: Source, found: Import) -> tuple[Edit, ...]:
+def _scoped(source: PythonSource, found: Import) -> tuple[Edit, ...]:
     calls = [
         node.func for node in source.nodes if isinstance(node, ast.Call) and not node.keywords and len(node.args) == 2
     ]
@@ -197,7 +197,7 @@ def _scoped(source: Source, found: Import) -> tuple[Edit, ...]:
     return _all(head, *(source.replace(use, "emit_metric", new) for use in uses))
 
 
-def _without(source: Source, found: Import) -> Edit | None:
+def _without(source: PythonSource, found: Import) -> Edit | None:
     """The edit that takes a name out of an import, with the comma behind or before it."""
     names = found.node.names
     place = names.index(found.alias)
@@ -214,7 +214,7 @@ def _without(source: Source, found: Import) -> Edit | None:
     return Edit(source.path, start, end, "") if source.utf8 and b"#" not in source.data[start:end] else None
 
 
-def _free(source: Source, old: str, *new: str) -> bool:
+def _free(source: PythonSource, old: str, *new: str) -> bool:
     """Whether a name is bound once, by what is about to change, and the new ones are bound nowhere."""
     return source.bound[old] == 1 and not any(source.bound[name] for name in new) and old not in source.spoken
 
@@ -224,7 +224,7 @@ def _all(*edits: Edit | None) -> tuple[Edit, ...]:
     return tuple(edit for edit in edits if edit is not None) if all(edits) else ()
 
 
-def _cog_names(source: Source) -> set[str]:
+def _cog_names(source: PythonSource) -> set[str]:
     """What ``import cog`` is called in the file."""
     return {
         alias.asname or alias.name
@@ -239,7 +239,7 @@ def _is(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def _plain_bases(source: Source, model: ast.ClassDef) -> bool:
+def _plain_bases(source: PythonSource, model: ast.ClassDef) -> bool:
     """Whether the class derives from Cog's classes alone, which neither bring nor need the method."""
     cog = {found.local for found in source.imports(*COG, "cog.base_predictor")}
     return all(
@@ -251,7 +251,7 @@ def _plain_bases(source: Source, model: ast.ClassDef) -> bool:
     )
 
 
-def _may_be(source: Source, node: ast.expr, names: set[str]) -> bool:
+def _may_be(source: PythonSource, node: ast.expr, names: set[str]) -> bool:
     """Whether an expression may be the model or its class: one of its names, ``super()``, a call of a name, or a name
     that is bound to such a call."""
     if isinstance(node, ast.Call):

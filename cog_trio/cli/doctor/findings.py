@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-Kind = Literal["problem", "deprecated", "hint"]
+FindingKind = Literal["problem", "deprecated", "hint"]
 PROBLEM: Final = "problem"
 
 
@@ -34,7 +34,7 @@ class Edit:
 class Finding:
     """One thing to know about a model. A problem makes the exit code 1, the others don't."""
 
-    kind: Kind
+    kind: FindingKind
     where: str  # file:line, or the file
     text: str
     edits: tuple[Edit, ...] = ()  # mend it; empty: it is for people to mend

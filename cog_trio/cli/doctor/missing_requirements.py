@@ -15,13 +15,13 @@ from typing import Final
 
 from cog_trio.cli.dockerfile.requirements import normalized
 from cog_trio.cli.doctor.findings import Finding
-from cog_trio.cli.doctor.python_source import Source
+from cog_trio.cli.doctor.python_source import PythonSource
 
 GIVEN: Final = frozenset({"cog", "coglet", "cog_trio", "trio", "setuptools", "pip", "pkg_resources"})
 MAX_SOURCES: Final = 200  # files of a model that are looked at
 
 
-def unnamed(source: Source, folder: Path, required: frozenset[str]) -> Iterator[Finding]:
+def missing_requirements(source: PythonSource, folder: Path, required: frozenset[str]) -> Iterator[Finding]:
     """One hint for each package that the file, or a local file that it imports, takes from nowhere."""
     known = _installed()
     told: set[str] = set()
@@ -34,7 +34,7 @@ def unnamed(source: Source, folder: Path, required: frozenset[str]) -> Iterator[
                 yield Finding("hint", file.where(node), f"{what} is imported, but the requirements do not name it")
 
 
-def _reached(source: Source, folder: Path) -> Iterator[Source]:
+def _reached(source: PythonSource, folder: Path) -> Iterator[PythonSource]:
     seen = {source.path}
     waiting = [source]
     while waiting:
@@ -45,12 +45,12 @@ def _reached(source: Source, folder: Path) -> Iterator[Source]:
             if path.is_file() and path not in seen and len(seen) < MAX_SOURCES:
                 seen.add(path)
                 try:
-                    waiting.append(Source(path, path.name))
+                    waiting.append(PythonSource(path, path.name))
                 except (OSError, SyntaxError, ValueError):
                     continue  # the load of the model says it, with its place
 
 
-def _roots(source: Source) -> Iterator[tuple[str, ast.stmt]]:
+def _roots(source: PythonSource) -> Iterator[tuple[str, ast.stmt]]:
     for node in source.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:

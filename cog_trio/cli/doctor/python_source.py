@@ -33,7 +33,7 @@ class Import:
         return self.alias.asname or self.alias.name
 
 
-class Source:
+class PythonSource:
     """One file.
 
     Raises:

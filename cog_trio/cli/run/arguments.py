@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import click
 
 from cog_trio.cli import options
-from cog_trio.cli.launch_plan import Launch, colours, plan, read_settings
+from cog_trio.cli.launch_plan import LaunchPlan, colours, make_plan, read_settings
 from cog_trio.cli.run.input_parser import json_object, pair
 from cog_trio.cli.run.output_writer import check_destination
-from cog_trio.cli.run.run_request import Ask
-from cog_trio.cli.signals import noted_signals
+from cog_trio.cli.run.run_request import RunOptions
+from cog_trio.cli.signals import collect_signals
 from cog_trio.orchestrator.spawn import spawn
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,7 +100,7 @@ def answer(
     if "=" in model and not os.path.exists(model):
         raise click.UsageError(f"MODEL is {model!r}: is -i missing in front of it?")
     given = options.given(values)
-    ask = _ask(mode, model, inputs, json_text, destination, debug)
+    run_options = _run_options(mode, model, inputs, json_text, destination, debug)
     variables = dict(_pairs("-e", environment))
     chosen, _ = read_settings(given)
     if chosen.url is not None:
@@ -110,34 +110,34 @@ def answer(
             raise click.UsageError(
                 f"both MODEL ({model}) and --url (or COG_TRIO_URL) are given: the server has a model of its own"
             )
-        with noted_signals() as early:
+        with collect_signals() as early:
             from cog_trio.cli.run.remote_run import run_there
 
-            return run_there(chosen, early, ask)
-    launch = plan(model, given, terminal=False, x_mode=mode)
+            return run_there(chosen, early, run_options)
+    launch = make_plan(model, given, terminal=False, x_mode=mode)
     if mode == options.TRAIN and launch.train is None:
         raise click.ClickException(f"{model} has no training")
-    return _run_here(replace(launch, environment={**launch.environment, **variables}), ask)
+    return _run_here(replace(launch, environment={**launch.environment, **variables}), run_options)
 
 
-def _run_here(plan: Launch, ask: Ask) -> int:
-    with noted_signals() as early, spawn(plan.folder, plan.variables()) as process:
+def _run_here(plan: LaunchPlan, run_options: RunOptions) -> int:
+    with collect_signals() as early, spawn(plan.folder, plan.variables()) as process:
         from cog_trio.cli.run.local_run import run_here
 
-        return run_here(plan, process, early, ask)
+        return run_here(plan, process, early, run_options)
 
 
-def _ask(
+def _run_options(
     mode: str, model: str, inputs: Sequence[str], json_text: str | None, destination: str | None, debug: bool
-) -> Ask:
+) -> RunOptions:
     pairs = tuple(_pairs("-i", inputs))
     if (fault := check_destination(destination)) is not None:
         raise click.ClickException(fault)
-    ask = Ask(mode, model, pairs, {}, destination, json_text is not None, debug, colours())
+    run_options = RunOptions(mode, model, pairs, {}, destination, json_text is not None, debug, colours())
     if json_text is None:
-        return ask
+        return run_options
     try:
-        return replace(ask, given=json_object(json_text, ask.read))
+        return replace(run_options, given=json_object(json_text, run_options.read))
     except ValueError as error:
         raise click.ClickException(str(error)) from error
 

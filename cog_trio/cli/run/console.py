@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 if TYPE_CHECKING:
-    from cog_trio.cli.run.progress import Bar
+    from cog_trio.cli.run.progress import ProgressLine
 
 OUT: Final = 1
 ERR: Final = 2
@@ -37,7 +37,7 @@ LAST_WORDS: Final = 5.0  # seconds that a stalled reader gets at the end
 class Console:
     """Made by ``open_console``."""
 
-    def __init__(self, bar: Bar | None) -> None:
+    def __init__(self, bar: ProgressLine | None) -> None:
         self.closed = trio.Event()  # nothing goes to stdout any more
         self.fault: str | None = None  # if that is no reader's doing: why
         self.bar = bar
@@ -48,7 +48,7 @@ class Console:
         self._changed = trio.lowlevel.ParkingLot()
         self._written = trio.lowlevel.ParkingLot()
         self._broken: set[int] = set()
-        self._ending = False
+        self._shutdown_sequence = False
         self._fresh = True  # the cursor of the terminal is at the start of a line
 
     def out(self, data: bytes) -> None:
@@ -85,7 +85,7 @@ class Console:
         self._changed.unpark_all()
 
     async def _write(self) -> None:
-        while self._queue or not self._ending:
+        while self._queue or not self._shutdown_sequence:
             if not self._queue:
                 await self._pause()
                 continue
@@ -128,12 +128,12 @@ class Console:
         return descriptor, b"".join(pieces)
 
     def end(self) -> None:
-        self._ending = True
+        self._shutdown_sequence = True
         self._changed.unpark_all()
 
 
 @asynccontextmanager
-async def open_console(bar: Bar | None) -> AsyncIterator[Console]:
+async def open_console(bar: ProgressLine | None) -> AsyncIterator[Console]:
     """A console for the length of a block; at its end what waits is written, for at most ``LAST_WORDS``.
 
     Cancellation: as the end; whatever a stalled reader did not take is lost.

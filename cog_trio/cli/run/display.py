@@ -17,10 +17,10 @@ import trio
 from cog_trio.cli.log_output import ESCAPES
 from cog_trio.cli.options import NAME, USAGE
 from cog_trio.cli.run.console import Console
-from cog_trio.cli.run.output_writer import STDOUT, BadOutput, Files, Shape, pretty
+from cog_trio.cli.run.output_writer import STDOUT, BadOutput, OutputForm, OutputNames, pretty
 
 if TYPE_CHECKING:
-    from cog_trio.cli.run.run_request import Ask
+    from cog_trio.cli.run.run_request import RunOptions
 
 DONE: Final = 0  # exit codes (D38)
 FAILED: Final = 1
@@ -31,7 +31,7 @@ WHAT: Final = {"predict": "prediction", "train": "training"}
 
 
 @dataclass(frozen=True)
-class Look:
+class DisplayStyle:
     """How results are shown."""
 
     destination: str | None  # -o
@@ -44,11 +44,11 @@ class Look:
 class Display:
     """One prediction on a console."""
 
-    def __init__(self, console: Console, look: Look, shape: Shape, staging: str | None = None) -> None:
+    def __init__(self, console: Console, look: DisplayStyle, shape: OutputForm, staging: str | None = None) -> None:
         self._console = console
         self._look = look
         self._shape = shape
-        self._files = Files(look.destination, staging, beside=look.as_json)
+        self._files = OutputNames(look.destination, staging, beside=look.as_json)
         self._at_once = shape.streams and not look.as_json and (look.destination in (None, STDOUT) or shape.files)
         self._seen = 0  # items that were shown
         self._told = 0  # files
@@ -191,10 +191,16 @@ def plain(text: str) -> str:
     return text.translate(ESCAPES)
 
 
-def look_of(ask: Ask) -> Look:
+def look_of(run_options: RunOptions) -> DisplayStyle:
     """How results are shown, with what only the program itself knows: where it prints to."""
     terminal = sys.stdout.isatty()
-    return Look(ask.destination, ask.as_json, terminal, ask.colour and sys.stderr.isatty(), ask.mode)
+    return DisplayStyle(
+        run_options.destination,
+        run_options.as_json,
+        terminal,
+        run_options.colour and sys.stderr.isatty(),
+        run_options.mode,
+    )
 
 
 def refuse(console: Console, faults: Sequence[str]) -> int:

@@ -18,13 +18,13 @@ import trio
 
 from cog_trio.cli.run.display import Display
 from cog_trio.cli.run.output_writer import BadOutput
-from cog_trio.cli.run.remote_server import Gone, Refused, Server, finished, refusal, understood
+from cog_trio.cli.run.remote_server import RemoteServer, ServerGone, ServerRefused, finished, refusal, understood
 from cog_trio.cli.run.session import encode
 from cog_trio.net.http_client import error_reason, open_body
 
 if TYPE_CHECKING:
     from cog_trio.cli.run.console import Console
-    from cog_trio.cli.run.session import Stop
+    from cog_trio.cli.run.session import StopRequest
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -36,10 +36,12 @@ WAITS: Final = httpx.Timeout(10.0, read=None, write=None, pool=None)
 STREAMS: Final = httpx.Timeout(10.0, read=SILENCE, write=None, pool=None)
 
 
-class Exchange:
+class HttpRun:
     """One run."""
 
-    def __init__(self, server: Server, family: str, display: Display, console: Console, stop: Stop) -> None:
+    def __init__(
+        self, server: RemoteServer, family: str, display: Display, console: Console, stop: StopRequest
+    ) -> None:
         self._server = server
         self._display = display
         self._console = console
@@ -69,10 +71,10 @@ class Exchange:
             nursery.start_soon(self._cancel_when_told)
             try:
                 outcome = await ask(await trio.to_thread.run_sync(encode, {"input": values}), nursery)
-            except (Refused, Gone, BadOutput) as error:
+            except (ServerRefused, ServerGone, BadOutput) as error:
                 outcome = error
             except httpx.HTTPError as error:
-                outcome = Gone(f"{self._server.url} went away: {error_reason(error)}")
+                outcome = ServerGone(f"{self._server.url} went away: {error_reason(error)}")
             nursery.cancel_scope.cancel()
         if isinstance(outcome, Exception):
             raise outcome
@@ -149,7 +151,7 @@ class Exchange:
                 async for event, data in stream:
                     if (prediction := await show_event(event, data, self._display, self._console)) is not None:
                         return prediction
-        raise Gone(f"{self._server.url} went away: the stream ended before the run did")
+        raise ServerGone(f"{self._server.url} went away: the stream ended before the run did")
 
 
 async def show_event(event: str, data: Any, display: Display, console: Console) -> Mapping[str, Any] | None:
@@ -203,4 +205,4 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, Any]
         begun.append(rest)
         size += len(piece)
         if size > LARGEST:
-            raise Refused(f"the server sends an event of more than {LARGEST} bytes")
+            raise ServerRefused(f"the server sends an event of more than {LARGEST} bytes")

@@ -84,7 +84,7 @@ def json_object(text: str, read: Read) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputParser:
     """The inputs of one callable, as its document says them."""
 
     fields: Mapping[str, Mapping[str, Any]]  # resolved schemas, in the order of the signature
@@ -92,7 +92,7 @@ class Inputs:
     extra: bool  # inputs of any name pass
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], mode: str) -> Inputs:
+    def of(cls, document: Mapping[str, Any], mode: str) -> InputParser:
         """Those of the predict or train callable; a document without them takes any input."""
         schemas = document.get("components", {}).get("schemas", {})
         component = schemas.get(COMPONENTS[mode])

@@ -26,16 +26,16 @@ import cog_trio
 from cog_trio.bridge.json_value import decode_json
 from cog_trio.cli.options import NAME
 from cog_trio.cli.run.display import FAILED, Display, fault_line, look_of, refuse
-from cog_trio.cli.run.input_parser import BadInputs, Inputs
-from cog_trio.cli.run.output_writer import BadOutput, Shape
-from cog_trio.cli.run.session import Stop, encode, run_session
+from cog_trio.cli.run.input_parser import BadInputs, InputParser
+from cog_trio.cli.run.output_writer import BadOutput, OutputForm
+from cog_trio.cli.run.session import StopRequest, encode, run_session
 from cog_trio.files.workspace import open_workspace
-from cog_trio.state.event_log import Event, LogEvent, Mark, Subscription
+from cog_trio.state.event_log import Boundary, Event, LogEvent, Subscription
 
 if TYPE_CHECKING:
-    from cog_trio.cli.launch_plan import Launch
+    from cog_trio.cli.launch_plan import LaunchPlan
     from cog_trio.cli.run.console import Console
-    from cog_trio.cli.run.run_request import Ask
+    from cog_trio.cli.run.run_request import RunOptions
     from cog_trio.orchestrator.spawn import WorkerProcess
 
 OURS: Final[Mapping[str, Any]] = {  # whatever variables say to servers: one worker, for one run
@@ -50,28 +50,34 @@ STARTING: Final = "STARTING"
 READY: Final = ("READY", "BUSY", "UNHEALTHY")
 
 
-def run_here(plan: Launch, process: WorkerProcess, early: Sequence[int], ask: Ask) -> int:
+def run_here(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int], run_options: RunOptions) -> int:
     """Run it to its end; the exit code."""
 
-    async def body(console: Console, stop: Stop) -> int:
-        with _logging(console, stop, ask.debug):
+    async def body(console: Console, stop: StopRequest) -> int:
+        with _logging(console, stop, run_options.debug):
             for warning in plan.warnings:
                 console.say(f"{NAME}: warning: {warning}")
             async with open_workspace() as workspace:
                 staging = workspace.run_folder()
                 os.mkdir(staging, 0o700)
-                return await _Run(plan, process, ask, console, stop, staging).run()
+                return await _LocalRun(plan, process, run_options, console, stop, staging).run()
 
-    return trio.run(run_session, early, ask.colour, ask.debug, body)
+    return trio.run(run_session, early, run_options.colour, run_options.debug, body)
 
 
-class _Run:
+class _LocalRun:
     def __init__(
-        self, plan: Launch, process: WorkerProcess, ask: Ask, console: Console, stop: Stop, staging: str
+        self,
+        plan: LaunchPlan,
+        process: WorkerProcess,
+        run_options: RunOptions,
+        console: Console,
+        stop: StopRequest,
+        staging: str,
     ) -> None:
         self._plan = plan
         self._process = process
-        self._ask = ask
+        self._run_options = run_options
         self._console = console
         self._stop = stop
         self._staging = staging
@@ -99,14 +105,14 @@ class _Run:
         self._stop.scope.cancel()
 
     async def _predict(self, service: cog_trio.PredictionService, document: dict[str, object]) -> int:
-        ask, console = self._ask, self._console
-        inputs = Inputs.of(document, ask.mode)
+        run_options, console = self._run_options, self._console
+        inputs = InputParser.of(document, run_options.mode)
         try:  # beside setup: what is wrong is told at once
-            input = await trio.to_thread.run_sync(_input, inputs, ask, abandon_on_cancel=True)
+            input = await trio.to_thread.run_sync(_input, inputs, run_options, abandon_on_cancel=True)
             health = await service.wait_started()
             if health.status not in READY:
                 return FAILED
-            prediction = service.create(input=input, streamed=True, mode=cog_trio.Mode(ask.mode))
+            prediction = service.create(input=input, streamed=True, mode=cog_trio.Mode(run_options.mode))
         except BadInputs as bad:
             return refuse(console, bad.faults)
         except cog_trio.InvalidInput as invalid:
@@ -114,7 +120,9 @@ class _Run:
         except cog_trio.Rejected as refusal:
             console.say(f"{NAME}: {refusal}")
             return FAILED
-        display = Display(console, look_of(ask), Shape(document, ask.mode), Path(self._staging).as_uri() + "/")
+        display = Display(
+            console, look_of(run_options), OutputForm(document, run_options.mode), Path(self._staging).as_uri() + "/"
+        )
         self._stop.gently = prediction.cancel
         console.measure = partial(_fetched, prediction)
         try:
@@ -130,7 +138,7 @@ class _Run:
     async def _follow(self, prediction: cog_trio.Prediction, subscription: Subscription, display: Display) -> None:
         while not subscription.over:
             await subscription.wait()
-            batch = subscription.take()
+            batch = subscription.read()
             if batch.lost:
                 self._console.say(f"{NAME}: {batch.lost} events were lost: what reads our output is too slow")
             for items, several in groupby(batch.events, _is_item):
@@ -141,13 +149,13 @@ class _Run:
                 for event in several:
                     if isinstance(event, LogEvent):
                         display.log(event.data)
-                    elif event is Mark.START:
+                    elif event is Boundary.START:
                         self._console.phase("Running")
             await self._console.room()
 
 
-def _input(inputs: Inputs, ask: Ask) -> bytes:
-    return encode(inputs.build(ask.pairs, ask.given, ask.read))
+def _input(inputs: InputParser, run_options: RunOptions) -> bytes:
+    return encode(inputs.build(run_options.pairs, run_options.given, run_options.read))
 
 
 async def _described(service: cog_trio.PredictionService) -> None:
@@ -193,7 +201,7 @@ def _decoded(prediction: cog_trio.Prediction, index: int) -> Any:
 class _ToConsole(logging.Handler):
     """Text of the model that belongs to no run, as it is; of the runtime what somebody should know."""
 
-    def __init__(self, console: Console, stop: Stop, debug: bool) -> None:
+    def __init__(self, console: Console, stop: StopRequest, debug: bool) -> None:
         super().__init__()
         self._console = console
         self._stop = stop
@@ -218,7 +226,7 @@ class _ToConsole(logging.Handler):
 
 
 @contextmanager
-def _logging(console: Console, stop: Stop, debug: bool) -> Iterator[None]:
+def _logging(console: Console, stop: StopRequest, debug: bool) -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("cog_trio")
     handler = _ToConsole(console, stop, debug)
     root.addHandler(handler)

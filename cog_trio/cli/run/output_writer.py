@@ -33,7 +33,7 @@ class BadOutput(Exception):
     """An output can't be written; the text says which and why."""
 
 
-class Shape:
+class OutputForm:
     """What the document says about the output of one callable."""
 
     def __init__(self, document: Mapping[str, Any], mode: str) -> None:
@@ -46,7 +46,7 @@ class Shape:
         self.files = is_file(self.schema) or (self.schema.get("type") == "array" and is_file(self.items))
 
 
-class Files:
+class OutputNames:
     """Writes the files of one output.
 
     Args:

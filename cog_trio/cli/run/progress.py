@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FETCHING: Final = "Fetching the inputs"
 
 
-class Bar(Protocol):
+class ProgressLine(Protocol):
     """What the console asks of it. Only ``draw`` and ``hide`` write, from the console's own task."""
 
     def phase(self, text: str) -> None: ...
@@ -26,19 +26,19 @@ class Bar(Protocol):
     def hide(self) -> None: ...
 
 
-def open_bar(*, colour: bool) -> Bar | None:
+def open_bar(*, colour: bool) -> ProgressLine | None:
     """A bar on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         return None
     try:
         from rich.console import Console
     except ModuleNotFoundError:
-        return PlainBar()
+        return PlainProgressLine()
     console = Console(file=sys.stderr, no_color=not colour)
-    return PlainBar() if console.is_dumb_terminal else RichBar(console)
+    return PlainProgressLine() if console.is_dumb_terminal else RichProgressLine(console)
 
 
-class RichBar:
+class RichProgressLine:
     """A spinner; a bar while an amount is known."""
 
     def __init__(self, console: RichConsole) -> None:
@@ -101,7 +101,7 @@ class RichBar:
         return f"{minutes}:{seconds:02}"
 
 
-class PlainBar:
+class PlainProgressLine:
     """One line for each thing that is waited for."""
 
     def __init__(self) -> None:

@@ -16,33 +16,33 @@ import trio
 
 from cog_trio.cli.options import NAME, PREDICT, USAGE
 from cog_trio.cli.run.display import FAILED, Display, look_of, plain, refuse
-from cog_trio.cli.run.http_run import Exchange
-from cog_trio.cli.run.input_parser import BadInputs, Inputs
-from cog_trio.cli.run.output_writer import BadOutput, Shape
-from cog_trio.cli.run.remote_server import Gone, Refused, Server, understood
-from cog_trio.cli.run.session import Stop, run_session
+from cog_trio.cli.run.http_run import HttpRun
+from cog_trio.cli.run.input_parser import BadInputs, InputParser
+from cog_trio.cli.run.output_writer import BadOutput, OutputForm
+from cog_trio.cli.run.remote_server import RemoteServer, ServerGone, ServerRefused, understood
+from cog_trio.cli.run.session import StopRequest, run_session
 from cog_trio.config.certificate import reason
 from cog_trio.net.http_client import ClientUnusable, open_client, tls_context
 
 if TYPE_CHECKING:
     from cog_trio.cli.run.console import Console
-    from cog_trio.cli.run.run_request import Ask
+    from cog_trio.cli.run.run_request import RunOptions
     from cog_trio.config.settings import Settings
 
 FAMILIES: Final = {"predict": "predictions", "train": "trainings"}
 
 
-def run_there(settings: Settings, early: Sequence[int], ask: Ask) -> int:
+def run_there(settings: Settings, early: Sequence[int], run_options: RunOptions) -> int:
     """Run it to its end; the exit code."""
 
-    async def body(console: Console, stop: Stop) -> int:
+    async def body(console: Console, stop: StopRequest) -> int:
         try:
-            return await _run(settings, ask, console, stop)
-        except Refused as refused:
+            return await _run(settings, run_options, console, stop)
+        except ServerRefused as refused:
             if refused.faults:
                 return refuse(console, refused.faults)
             text = str(refused)
-        except (Gone, ClientUnusable) as error:
+        except (ServerGone, ClientUnusable) as error:
             text = str(error)
         if stop.code is None:
             console.phase("")
@@ -55,35 +55,37 @@ def run_there(settings: Settings, early: Sequence[int], ask: Ask) -> int:
         except OSError as error:
             print(f"{NAME}: --cafile {settings.cafile} can't be used: {reason(error)}", file=sys.stderr)
             return USAGE
-    return trio.run(run_session, early, ask.colour, ask.debug, body)
+    return trio.run(run_session, early, run_options.colour, run_options.debug, body)
 
 
-async def _run(settings: Settings, ask: Ask, console: Console, stop: Stop) -> int:
+async def _run(settings: Settings, run_options: RunOptions, console: Console, stop: StopRequest) -> int:
     assert settings.url is not None
     console.phase(f"Connecting to {urlsplit(settings.url).netloc}")
     async with open_client(cafile=settings.cafile) as client:
-        server = Server(settings.url, client, settings.auth_token, settings.cafile)
+        server = RemoteServer(settings.url, client, settings.auth_token, settings.cafile)
         document = await server.document()
-        family = FAMILIES[ask.mode]
+        family = FAMILIES[run_options.mode]
         if f"/{family}" not in document["paths"]:
-            raise Refused(f"the server offers no {family}")
+            raise ServerRefused(f"the server offers no {family}")
         console.phase("Reading the inputs")
         with understood("its openapi.json"):
-            inputs, shape = Inputs.of(document, ask.mode), Shape(document, ask.mode)
+            inputs, shape = InputParser.of(document, run_options.mode), OutputForm(document, run_options.mode)
             streams = bool(document["paths"][f"/{family}"].get("post", {}).get("x-cog-streaming"))
         try:
-            values = await trio.to_thread.run_sync(inputs.build, ask.pairs, ask.given, ask.read, abandon_on_cancel=True)
+            values = await trio.to_thread.run_sync(
+                inputs.build, run_options.pairs, run_options.given, run_options.read, abandon_on_cancel=True
+            )
         except BadInputs as bad:
             return refuse(console, bad.faults)
-        display = Display(console, look_of(ask), shape)
+        display = Display(console, look_of(run_options), shape)
         console.phase(f"Waiting for {urlsplit(settings.url).netloc}")
         try:
-            if server.socket and ask.mode == PREDICT:
+            if server.socket and run_options.mode == PREDICT:
                 from cog_trio.cli.run.websocket_run import converse
 
                 prediction = await converse(server, values, display, console, stop)
             else:
-                exchange = Exchange(server, family, display, console, stop)
+                exchange = HttpRun(server, family, display, console, stop)
                 prediction = await (exchange.stream(values) if streams else exchange.wait(values))
         except BadOutput as error:
             return display.broken(error)

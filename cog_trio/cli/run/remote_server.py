@@ -19,7 +19,7 @@ NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, Arithmeti
 ENDS: Final = ("succeeded", "failed", "canceled")
 
 
-class Refused(Exception):
+class ServerRefused(Exception):
     """The server does not do it; ``faults`` of the inputs, if these are why."""
 
     def __init__(self, text: str, faults: Sequence[str] = ()) -> None:
@@ -27,7 +27,7 @@ class Refused(Exception):
         self.faults = faults
 
 
-class Gone(Exception):
+class ServerGone(Exception):
     """The connection failed; the text says how."""
 
 
@@ -41,10 +41,10 @@ def understood(what: str) -> Iterator[None]:
     try:
         yield
     except NONSENSE as error:
-        raise Refused(f"the server answers what can't be understood: {what} is not as it should be") from error
+        raise ServerRefused(f"the server answers what can't be understood: {what} is not as it should be") from error
 
 
-class Server:
+class RemoteServer:
     """One server, with a client for it."""
 
     def __init__(self, url: str, client: httpx.AsyncClient, token: str | None, cafile: str | None) -> None:
@@ -67,14 +67,16 @@ class Server:
         try:
             response = await self.client.get(f"{self.base}/openapi.json", headers=self.headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Gone(f"{self.url} can't be reached: {error_reason(error)}") from error
+            raise ServerGone(f"{self.url} can't be reached: {error_reason(error)}") from error
         if response.status_code == 404:
-            raise Refused(f"{self.url} has no openapi.json: it is no server of cog-trio or Cog, or a route of one")
+            raise ServerRefused(
+                f"{self.url} has no openapi.json: it is no server of cog-trio or Cog, or a route of one"
+            )
         if response.status_code != 200:
             raise refusal(response.status_code, response.content)
         document = _object(response.content)
         if not isinstance(document.get("paths"), dict):
-            raise Refused(f"{self.url}/openapi.json is no document of a model")
+            raise ServerRefused(f"{self.url}/openapi.json is no document of a model")
         return document
 
 
@@ -89,24 +91,26 @@ def finished(value: object) -> Mapping[str, Any]:
     return value
 
 
-def refusal(status: int, body: bytes) -> Refused:
+def refusal(status: int, body: bytes) -> ServerRefused:
     """An answer that is no prediction, in words."""
     told = _object(body)
     detail = told.get("detail")
     if status == 422 and isinstance(detail, list):
         faults = [fault_line(_place(fault), str(fault.get("msg"))) for fault in detail if isinstance(fault, dict)]
         if faults:
-            return Refused("", faults)
+            return ServerRefused("", faults)
     text = told.get("error") or (detail if isinstance(detail, str) else None) or _said(detail)
     if status == 401:
-        return Refused("the server wants a token: give it by --auth-token or COG_TRIO_AUTH_TOKEN")
+        return ServerRefused("the server wants a token: give it by --auth-token or COG_TRIO_AUTH_TOKEN")
     if status == 413:
-        return Refused(f"the inputs are larger than the server takes: give large files as URLs ({text or status})")
+        return ServerRefused(
+            f"the inputs are larger than the server takes: give large files as URLs ({text or status})"
+        )
     if status < 300:
-        return Refused(
+        return ServerRefused(
             f"the server answered {status}, but not with what was asked for: is it a server of cog-trio or Cog?"
         )
-    return Refused(f"the server refuses ({status}): {text}" if text else f"the server answered {status}")
+    return ServerRefused(f"the server refuses ({status}): {text}" if text else f"the server answered {status}")
 
 
 def _object(body: bytes) -> dict[str, Any]:

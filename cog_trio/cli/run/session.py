@@ -34,7 +34,7 @@ def encode(value: object) -> bytes:
         return json.dumps(value).encode()
 
 
-class Stop:
+class StopRequest:
     """How the run is told to end."""
 
     def __init__(self, console: Console) -> None:
@@ -66,13 +66,13 @@ class Stop:
 
 
 async def run_session(
-    early: Sequence[int], colour: bool, debug: bool, body: Callable[[Console, Stop], Awaitable[int]]
+    early: Sequence[int], colour: bool, debug: bool, body: Callable[[Console, StopRequest], Awaitable[int]]
 ) -> int:
     """Run ``body`` with a console and signals; the exit code. An error that nobody expected is one line, unless
     ``debug`` wants to see it."""
     with trio.open_signal_receiver(*ending_signals()) as signals:
         async with open_console(open_bar(colour=colour)) as console:
-            stop = Stop(console)
+            stop = StopRequest(console)
             code = 0
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stop.watch, early, signals)

@@ -16,13 +16,13 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError,
 
 from cog_trio.cli.run.display import Display
 from cog_trio.cli.run.http_run import LARGEST, show_event
-from cog_trio.cli.run.remote_server import Gone, Refused, Server, refusal, understood
+from cog_trio.cli.run.remote_server import RemoteServer, ServerGone, ServerRefused, refusal, understood
 from cog_trio.cli.run.session import encode
 from cog_trio.net.http_client import error_reason, tls_context
 
 if TYPE_CHECKING:
     from cog_trio.cli.run.console import Console
-    from cog_trio.cli.run.session import Stop
+    from cog_trio.cli.run.session import StopRequest
 
 CONNECT: Final = 10.0  # seconds
 CLOSE: Final = 2.0  # seconds
@@ -30,7 +30,7 @@ NO_SOCKET: Final = (404, 405, 426)  # what servers say that have none
 
 
 async def converse(
-    server: Server, values: Mapping[str, Any], display: Display, console: Console, stop: Stop
+    server: RemoteServer, values: Mapping[str, Any], display: Display, console: Console, stop: StopRequest
 ) -> Mapping[str, Any]:
     """Run it and show its events; gives it at its end.
 
@@ -50,25 +50,25 @@ async def converse(
             connect_timeout=CONNECT,
             disconnect_timeout=CLOSE,
         ) as socket:
-            return await _Talk(socket, display, console, stop).run(values)
+            return await _WebSocketRun(socket, display, console, stop).run(values)
     except ConnectionRejected as rejected:
         if rejected.status_code in NO_SOCKET:
-            raise Refused(f"{server.url} takes no WebSocket: name it by http or https") from rejected
+            raise ServerRefused(f"{server.url} takes no WebSocket: name it by http or https") from rejected
         raise refusal(rejected.status_code, rejected.body or b"") from rejected
     except HandshakeError as error:
-        raise Gone(f"{server.url} can't be reached: {error_reason(error)}") from error
+        raise ServerGone(f"{server.url} can't be reached: {error_reason(error)}") from error
     except ConnectionClosed as closed:
         why = closed.reason
         told = (
             "the connection was lost" if why is None else f"it closed the socket ({why.code} {why.reason or why.name})"
         )
-        raise Gone(f"{server.url} went away: {told}") from closed
+        raise ServerGone(f"{server.url} went away: {told}") from closed
     except (OSError, ssl.SSLError) as error:
-        raise Gone(f"{server.url} can't be reached: {error}") from error
+        raise ServerGone(f"{server.url} can't be reached: {error}") from error
 
 
-class _Talk:
-    def __init__(self, socket: WebSocketConnection, display: Display, console: Console, stop: Stop) -> None:
+class _WebSocketRun:
+    def __init__(self, socket: WebSocketConnection, display: Display, console: Console, stop: StopRequest) -> None:
         self._socket = socket
         self._display = display
         self._console = console

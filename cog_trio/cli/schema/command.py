@@ -7,7 +7,7 @@ import signal
 import click
 
 from cog_trio.cli import options
-from cog_trio.cli.launch_plan import Launch, plan
+from cog_trio.cli.launch_plan import LaunchPlan, make_plan
 from cog_trio.orchestrator.spawn import spawn
 
 
@@ -18,10 +18,10 @@ def command(model: str) -> int:
 
     MODEL is named as for serve. It is imported, not set up; what it prints meanwhile goes to stderr.
     """
-    return _describe(plan(model, {}, terminal=False))
+    return _describe(make_plan(model, {}, terminal=False))
 
 
-def _describe(plan: Launch) -> int:
+def _describe(plan: LaunchPlan) -> int:
     """A signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with spawn(plan.folder, plan.variables()) as process:

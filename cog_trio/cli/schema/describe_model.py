@@ -22,7 +22,7 @@ from cog_trio.cli.options import fail
 from cog_trio.orchestrator.orchestrator import Event, NeverReady, open_orchestrator
 
 if TYPE_CHECKING:
-    from cog_trio.cli.launch_plan import Launch
+    from cog_trio.cli.launch_plan import LaunchPlan
     from cog_trio.orchestrator.spawn import WorkerProcess
 
 DOES_NOT_LOAD: Final = 1  # exit code
@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
     cause: str | None = None  # why there is no document
 
 
-def load(plan: Launch, process: WorkerProcess, *, setup: bool = False) -> Loaded:
+def load(plan: LaunchPlan, process: WorkerProcess, *, setup: bool = False) -> Loaded:
     """Have a worker import the model and describe it, with ``setup`` also set it up."""
     heard: list[str] = []
 
@@ -51,7 +51,7 @@ def load(plan: Launch, process: WorkerProcess, *, setup: bool = False) -> Loaded
         return Loaded(b"", "".join(heard).removesuffix(f"{error}\n"), str(error))
 
 
-def print_schema(plan: Launch, process: WorkerProcess) -> int:
+def print_schema(plan: LaunchPlan, process: WorkerProcess) -> int:
     """Print the document; the exit code."""
     for warning in plan.warnings:
         print(f"{plan.name}: warning: {warning}", file=sys.stderr)
@@ -66,6 +66,6 @@ def print_schema(plan: Launch, process: WorkerProcess) -> int:
     return 0
 
 
-async def _describe(plan: Launch, process: WorkerProcess, init: Init, on_event: Callable[[Event], None]) -> bytes:
+async def _describe(plan: LaunchPlan, process: WorkerProcess, init: Init, on_event: Callable[[Event], None]) -> bytes:
     async with open_orchestrator(process, init, plan.settings, on_event=on_event) as orchestrator:
         return bytes(orchestrator.described.schema)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cog_trio.cli import options
-from cog_trio.cli.launch_plan import plan
+from cog_trio.cli.launch_plan import make_plan
 from cog_trio.cli.serve.launch import launch
 
 
@@ -30,4 +30,4 @@ def command(model: str, x_mode: str, **values: Any) -> int:
     or set up does not end the server: GET /health-check says why. Exit codes: 0, 1 if the address can't be bound, 2 if
     the command line or the cog.yaml is wrong.
     """
-    return launch(plan(model, options.given(values), sys.stderr.isatty(), x_mode))
+    return launch(make_plan(model, options.given(values), sys.stderr.isatty(), x_mode))

@@ -25,7 +25,7 @@ from cog_trio.cli.options import fail
 from cog_trio.cli.signals import ending_signals
 
 if TYPE_CHECKING:
-    from cog_trio.cli.launch_plan import Launch
+    from cog_trio.cli.launch_plan import LaunchPlan
     from cog_trio.orchestrator.spawn import WorkerProcess
 
 log = logging.getLogger("cog_trio.cli")
@@ -33,7 +33,7 @@ MAX_DESCRIPTORS: Final = 2**20  # more than limit_connections can ask for
 CANNOT_LISTEN: Final = 1  # exit code (D38)
 
 
-def serve(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
+def serve(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int:
     """Run the program to its end; the exit code. ``early`` holds the signals that came before."""
     _raise_descriptor_limit()
     with open_log(plan.settings.log_level, plan.settings.log_format):
@@ -42,7 +42,7 @@ def serve(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
         return trio.run(_program, plan, process, early)
 
 
-async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -> int:
+async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int:
     with trio.open_signal_receiver(*ending_signals()) as signals:
         async with (
             cog_trio.open_service(
@@ -68,9 +68,9 @@ async def _program(plan: Launch, process: WorkerProcess, early: Sequence[int]) -
 
                 nursery.start_soon(watch, service, plan)
             if plan.terminal:
-                from cog_trio.cli.serve.welcome import first_screen
+                from cog_trio.cli.serve.welcome import print_welcome
 
-                nursery.start_soon(first_screen, service, urls, plan.predict or plan.train or "")
+                nursery.start_soon(print_welcome, service, urls, plan.predict or plan.train or "")
             await service.wait_stopped()
             nursery.cancel_scope.cancel()
     return 0

@@ -23,7 +23,7 @@ from cog_trio.config.cog_yaml import FILE
 
 if TYPE_CHECKING:
     from cog_trio import PredictionService
-    from cog_trio.cli.launch_plan import Launch
+    from cog_trio.cli.launch_plan import LaunchPlan
     from cog_trio.config.settings import Settings
 
 log: Final = logging.getLogger("cog_trio.cli")
@@ -44,7 +44,7 @@ def obstacle(settings: Settings) -> str | None:
     return None
 
 
-async def watch(service: PredictionService, plan: Launch) -> None:
+async def watch(service: PredictionService, plan: LaunchPlan) -> None:
     """Reload the model at each change, for ever, or until the system watches no more; then the log says so. A folder
     that goes (a checkout, a sync) is waited for, and what comes in its place is a change.
 
@@ -62,7 +62,9 @@ async def watch(service: PredictionService, plan: Launch) -> None:
             return
 
 
-async def _follow(service: PredictionService, plan: Launch, folders: Sequence[str], lost: Collection[str]) -> set[str]:
+async def _follow(
+    service: PredictionService, plan: LaunchPlan, folders: Sequence[str], lost: Collection[str]
+) -> set[str]:
     """Reload at each change below the folders that are there, until some are gone or are others; gives those and what
     is still not there.
 
@@ -102,7 +104,7 @@ def _present(folders: Iterable[str]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _folders(plan: Launch) -> list[str]:
+def _folders(plan: LaunchPlan) -> list[str]:
     return sorted({plan.folder, *(os.path.abspath(folder) for folder in plan.settings.reload_dir)})
 
 
@@ -123,7 +125,7 @@ def _is_below(path: str, folder: str) -> bool:
     return path.startswith(os.path.join(folder, ""))
 
 
-def _reload(service: PredictionService, plan: Launch, paths: Collection[str]) -> None:
+def _reload(service: PredictionService, plan: LaunchPlan, paths: Collection[str]) -> None:
     why = _why(plan.folder, paths)
     if plan.again is None or not any(os.path.basename(path) == FILE or os.path.isdir(path) for path in paths):
         service.reload(why)

@@ -28,7 +28,7 @@ PIXEL: Final = (
 EXAMPLES: Final[Mapping[str, Any]] = {"string": "hello", "integer": 1, "number": 1.0, "boolean": True, "array": []}
 
 
-async def first_screen(service: cog_trio.PredictionService, urls: Sequence[str], model: str) -> None:
+async def print_welcome(service: cog_trio.PredictionService, urls: Sequence[str], model: str) -> None:
     """Wait until setup is over, then print."""
     from cog_trio import Mode
 

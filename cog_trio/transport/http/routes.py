@@ -18,40 +18,40 @@ import trio
 
 from cog_trio.config.settings import Settings
 from cog_trio.observe.prometheus import CONTENT_TYPE, Metrics
-from cog_trio.state.health import HealthSnapshot, State
+from cog_trio.state.health import HealthSnapshot, HealthState
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api import bodies
-from cog_trio.transport.http.api.access_control import Access, ClientGone, TooLarge, read_body
+from cog_trio.transport.http.api.access_control import AccessControl, ClientGone, TooLarge, read_body
 from cog_trio.transport.http.api.request_headers import is_json, preference, trace, wants_stream
-from cog_trio.transport.http.api.route_families import FAMILIES, Family
+from cog_trio.transport.http.api.route_families import FAMILIES, RouteFamily
 from cog_trio.transport.http.api.router import (
     NOT_FOUND,
     App,
     Handler,
     Headers,
+    HttpRequest,
     Receive,
-    Reply,
-    Request,
     Resource,
+    Response,
     Routes,
     Send,
     Stream,
     Text,
     shown,
 )
-from cog_trio.transport.http.api.service_interface import GONE, REFUSALS, Service, refused
+from cog_trio.transport.http.api.service_interface import GONE, REFUSALS, ServiceInterface, refused
 from cog_trio.transport.http.api.sse import EventStream
 from cog_trio.transport.websocket.conversation import Conversation
 
-DEFUNCT: Final = State.DEFUNCT.value
-SERVING: Final = (State.READY.value, "BUSY")
+DEFUNCT: Final = HealthState.DEFUNCT.value
+SERVING: Final = (HealthState.READY.value, "BUSY")
 LARGE: Final = 2**20  # bytes of a body; looking at a larger one must not hold up others
 _VARY: Final = (b"vary", b"accept, prefer")
 _ASYNC: Final = (_VARY, (b"preference-applied", b"respond-async"))
-_EMPTY: Final = Reply(200, b"{}")
-_UNKNOWN_ID: Final = Reply(404, b"{}")
-_NOTHING_MORE: Final = Reply(204, b"", (_VARY,))  # which tells an EventSource not to come again
-_NO_SCHEMA: Final = Reply(503, bodies.encode({"error": "OpenAPI schema not available"}))
+_EMPTY: Final = Response(200, b"{}")
+_UNKNOWN_ID: Final = Response(404, b"{}")
+_NOTHING_MORE: Final = Response(204, b"", (_VARY,))  # which tells an EventSource not to come again
+_NO_SCHEMA: Final = Response(503, bodies.encode({"error": "OpenAPI schema not available"}))
 _METRICS_HEADERS: Final = ((b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-store"))
 _URLS: Final = {
     "openapi_url": "/openapi.json",
@@ -60,7 +60,7 @@ _URLS: Final = {
 }
 
 
-def make_app(service: Service, settings: Settings, metrics: Metrics, *, loopback: bool) -> App:
+def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *, loopback: bool) -> App:
     """The ASGI app over a service and its figures. ``loopback``: it is bound to loopback addresses only (D41)."""
     handlers = Handlers(service, settings)
 
@@ -89,7 +89,7 @@ def make_app(service: Service, settings: Settings, metrics: Metrics, *, loopback
         websocket=b"/predictions/ws",
         converse=converse,
     )
-    access = Access(settings, loopback=loopback)
+    access = AccessControl(settings, loopback=loopback)
     return App(
         routes,
         access,
@@ -102,47 +102,47 @@ def make_app(service: Service, settings: Settings, metrics: Metrics, *, loopback
 class Handlers:
     """One method a route."""
 
-    def __init__(self, service: Service, settings: Settings) -> None:
+    def __init__(self, service: ServiceInterface, settings: Settings) -> None:
         self._service = service
         self._body_limit = settings.body_limit
         self._root = settings.root_path
 
-    async def discover(self, request: Request) -> Reply:
+    async def discover(self, request: HttpRequest) -> Response:
         versions = self._service.health().versions
         version = versions.get("python_sdk") or versions["coglet"]
         urls = dict(_URLS)
         for family in FAMILIES:
             if self._service.serves(family.mode):
                 urls |= family.urls
-        return Reply(
+        return Response(
             200, bodies.encode({"cog_version": version, **{name: self._root + url for name, url in urls.items()}})
         )
 
-    async def health_check(self, request: Request) -> Reply:
-        return Reply(200, (await self._service.check_health()).json())
+    async def health_check(self, request: HttpRequest) -> Response:
+        return Response(200, (await self._service.check_health()).json())
 
-    async def livez(self, request: Request) -> Reply:
+    async def livez(self, request: HttpRequest) -> Response:
         """Whether a new process could help: the worker is gone for good. Nobody is asked, so nothing can hold it up."""
         return _probe(self._service.health(), lambda health: health.status != DEFUNCT)
 
-    async def readyz(self, request: Request) -> Reply:
+    async def readyz(self, request: HttpRequest) -> Response:
         """Whether requests should be sent here. A server that is busy stays: it answers polls and cancels, and creates
         by 409 or its queue; without it a service of one pod would have no address at all."""
         health = await self._service.check_health()
         return _probe(health, lambda health: health.status in SERVING and not health.draining)
 
-    async def openapi(self, request: Request) -> Reply:
+    async def openapi(self, request: HttpRequest) -> Response:
         schema = self._service.schema
-        return _NO_SCHEMA if schema is None else Reply(200, schema)
+        return _NO_SCHEMA if schema is None else Response(200, schema)
 
-    async def shutdown(self, request: Request) -> Reply:
+    async def shutdown(self, request: HttpRequest) -> Response:
         self._service.shutdown()
         return _EMPTY
 
-    async def cancel(self, request: Request) -> Reply:
+    async def cancel(self, request: HttpRequest) -> Response:
         return _EMPTY if self._service.cancel(request.id) else _UNKNOWN_ID
 
-    async def read(self, family: Family, request: Request) -> Reply | Stream:
+    async def read(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
         prediction = self._service.get(request.id)
         if request.method == "GET" and wants_stream(request.headers.get(b"accept", b"")):
             return self._join(family, request, prediction)
@@ -157,24 +157,24 @@ class Handlers:
                     await _finish_or_leave(request, prediction)
         return shown(200, prediction.pieces(with_input=True), (_VARY, *applied))
 
-    async def create(self, family: Family, request: Request) -> Reply | Stream:
+    async def create(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
         if not self._service.serves(family.mode):
             return _absent(family)
         try:
             body = await self._body(request)
         except bodies.BadBody as refusal:
-            return Reply(refusal.status, bodies.detail(refusal.faults))
+            return Response(refusal.status, bodies.detail(refusal.faults))
         return await self._start(family, request, body, body.id)
 
-    async def put(self, family: Family, request: Request) -> Reply | Stream:
+    async def put(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
         if not self._service.serves(family.mode):
             return _absent(family)
         try:
             body = await self._body(request)
         except bodies.BadBody as refusal:
-            return Reply(refusal.status, bodies.detail(refusal.faults))
+            return Response(refusal.status, bodies.detail(refusal.faults))
         if body.id is not None and body.id != request.id:
-            return Reply(422, bodies.detail([bodies.fault(["body", "id"], family.id_mismatch)]))
+            return Response(422, bodies.detail([bodies.fault(["body", "id"], family.id_mismatch)]))
         running = self._service.running(request.id)
         if wants_stream(request.headers.get(b"accept", b"")) and (running or _resumes(request)):
             return self._join(family, request, running or self._service.get(request.id))
@@ -184,7 +184,7 @@ class Handlers:
             return shown(202, running.pieces(with_input=True), _ASYNC)
         return await self._watch(request, running)
 
-    async def _body(self, request: Request) -> bodies.Create:
+    async def _body(self, request: HttpRequest) -> bodies.CreateRequest:
         kind = request.headers.get(b"content-type")
         if kind is not None and not is_json(kind):
             raise bodies.BadBody(415, [bodies.fault(["body"], bodies.WRONG_TYPE)])
@@ -193,12 +193,14 @@ class Handlers:
         except TooLarge:
             raise bodies.BadBody(413, [bodies.fault(["body"], bodies.TOO_LARGE)]) from None
         if kind is None and not body:
-            return bodies.Create()
+            return bodies.CreateRequest()
         if len(body) > LARGE:
             return await trio.to_thread.run_sync(bodies.decode_create, body)
         return bodies.decode_create(body)
 
-    async def _start(self, family: Family, request: Request, body: bodies.Create, id: str | None) -> Reply | Stream:
+    async def _start(
+        self, family: RouteFamily, request: HttpRequest, body: bodies.CreateRequest, id: str | None
+    ) -> Response | Stream:
         """Create a prediction and answer as the request prefers. From ``create`` to ``watch`` is no checkpoint."""
         streamed = wants_stream(request.headers.get(b"accept", b""))
         respond_async = not streamed and preference(request.headers.get(b"prefer", b"")).respond_async
@@ -221,17 +223,17 @@ class Handlers:
         except REFUSALS as refusal:
             return _rejected(refusal)
         if respond_async:
-            return Reply(202, bodies.accepted(prediction.id), _ASYNC)
+            return Response(202, bodies.accepted(prediction.id), _ASYNC)
         if streamed:
             return await self._follow(request, prediction)
         return await self._watch(request, prediction)
 
-    async def _follow(self, request: Request, prediction: Prediction) -> Reply | Stream:
+    async def _follow(self, request: HttpRequest, prediction: Prediction) -> Response | Stream:
         """Stream what was created for it. The reply begins when the run does: until then it may still be refused."""
         with ExitStack() as unless_begun:
             subscription = unless_begun.enter_context(self._service.follow(prediction))
             if prediction.queued:
-                with trio.CancelScope() as scope, request.inbox.watching(scope.cancel):
+                with trio.CancelScope() as scope, request.receive_queue.watching(scope.cancel):
                     await subscription.wait()
                 if scope.cancelled_caught:
                     raise ClientGone
@@ -240,7 +242,7 @@ class Handlers:
             unless_begun.pop_all()
         return EventStream(request, prediction, subscription)
 
-    def _join(self, family: Family, request: Request, prediction: Prediction | None) -> Reply | Stream:
+    def _join(self, family: RouteFamily, request: HttpRequest, prediction: Prediction | None) -> Response | Stream:
         """Follow a prediction that is there already, from where the client left off; it never starts one (D11)."""
         if prediction is None:
             return _refuse(404, GONE, request.id)
@@ -256,7 +258,7 @@ class Handlers:
             return _NOTHING_MORE
         return EventStream(request, prediction, subscription)
 
-    async def _watch(self, request: Request, prediction: Prediction) -> Reply | Stream:
+    async def _watch(self, request: HttpRequest, prediction: Prediction) -> Response | Stream:
         with self._service.watch(prediction):
             await _finish_or_leave(request, prediction)
         if prediction.refusal is not None:
@@ -265,41 +267,41 @@ class Handlers:
 
 
 def _metrics_route(metrics: Metrics) -> Handler:
-    async def answer(request: Request) -> Reply | Stream:
+    async def answer(request: HttpRequest) -> Response | Stream:
         return Text(await metrics.scrape(), 200, _METRICS_HEADERS)
 
     return answer
 
 
-def _probe(health: HealthSnapshot, good: Callable[[HealthSnapshot], bool]) -> Reply:
+def _probe(health: HealthSnapshot, good: Callable[[HealthSnapshot], bool]) -> Response:
     body: dict[str, Any] = {"status": health.status}
-    return Reply(200 if good(health) else 503, bodies.encode(body | {"draining": True} if health.draining else body))
+    return Response(200 if good(health) else 503, bodies.encode(body | {"draining": True} if health.draining else body))
 
 
-def _absent(family: Family) -> Reply:
-    return Reply(404, bodies.encode({"error": family.absent}))
+def _absent(family: RouteFamily) -> Response:
+    return Response(404, bodies.encode({"error": family.absent}))
 
 
-def _no_streaming(family: Family, id: str | None) -> Reply:
+def _no_streaming(family: RouteFamily, id: str | None) -> Response:
     return _refuse(406, family.no_streaming, id)
 
 
-def _rejected(refusal: Exception) -> Reply:
+def _rejected(refusal: Exception) -> Response:
     status, body = refused(refusal)
-    return Reply(status, bodies.encode(body), (_VARY,))
+    return Response(status, bodies.encode(body), (_VARY,))
 
 
-def _refuse(status: int, text: str, id: str | None) -> Reply:
+def _refuse(status: int, text: str, id: str | None) -> Response:
     body = {"error": text}
-    return Reply(status, bodies.encode(body if id is None else {**body, "id": id}), (_VARY,))
+    return Response(status, bodies.encode(body if id is None else {**body, "id": id}), (_VARY,))
 
 
-def _resumes(request: Request) -> bool:
+def _resumes(request: HttpRequest) -> bool:
     """It goes on with a stream that it had before."""
     return bool(request.headers.get(b"last-event-id", b"").strip())
 
 
-async def _finish_or_leave(request: Request, prediction: Prediction) -> None:
+async def _finish_or_leave(request: HttpRequest, prediction: Prediction) -> None:
     """Wait for the end of a prediction.
 
     Raises:
@@ -307,7 +309,7 @@ async def _finish_or_leave(request: Request, prediction: Prediction) -> None:
     """
     if prediction.terminal:
         return
-    with trio.CancelScope() as scope, request.inbox.watching(scope.cancel):
+    with trio.CancelScope() as scope, request.receive_queue.watching(scope.cancel):
         await prediction.wait_finished()
     if not prediction.terminal:
         raise ClientGone

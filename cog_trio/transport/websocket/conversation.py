@@ -24,7 +24,7 @@ from cog_trio.transport.http.api import bodies
 from cog_trio.transport.http.api.event_json import describe, loss
 from cog_trio.transport.http.api.route_families import TRAININGS
 from cog_trio.transport.http.api.router import Headers, Receive, Send
-from cog_trio.transport.http.api.service_interface import GONE, REFUSALS, Service, refused
+from cog_trio.transport.http.api.service_interface import GONE, REFUSALS, ServiceInterface, refused
 
 FOLLOWED: Final = "This prediction is followed on this socket already"
 NO_ID: Final = "must be the id of a prediction"
@@ -41,7 +41,7 @@ _cancel: Final = msgspec.json.Decoder(_Cancel).decode
 class Conversation:
     """One WebSocket."""
 
-    def __init__(self, service: Service, trace: Headers, receive: Receive, send: Send) -> None:
+    def __init__(self, service: ServiceInterface, trace: Headers, receive: Receive, send: Send) -> None:
         self._service = service
         self._trace = trace
         self._receive = receive
@@ -110,7 +110,7 @@ class Conversation:
     def _running(self, id: str | None) -> Prediction | None:
         return None if id is None else self._service.running(id)
 
-    def _create(self, body: bodies.Create) -> Prediction:
+    def _create(self, body: bodies.CreateRequest) -> Prediction:
         return self._service.create(
             id=body.id,
             input=body.input_json,
@@ -140,7 +140,7 @@ class Conversation:
 
     async def _tell(self, prediction: Prediction, subscription: Subscription) -> None:
         """Send all that is there, in one piece: only the last message is flushed."""
-        batch = subscription.take()
+        batch = subscription.read()
         number, last = batch.first, batch.first + len(batch.events) - 1
         if batch.lost:
             text = _message(b"error", prediction.id, number - 1, loss(batch, "WebSocket"))

@@ -28,13 +28,13 @@ from typing import Final
 
 from cog_trio.worker.cancel.cancel_signal import choose_signal, is_blocked
 from cog_trio.worker.cancel.nested_trio import NestedLoop
-from cog_trio.worker.cancel.stack import HANDLERS, KEEPERS, lies_below
+from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, lies_below
 from cog_trio.worker.cancel.swallowed import LOSERS, Unraisable
 
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
 _set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _NOBODY: Final[AbstractContextManager[None]] = contextlib.nullcontext()
-KEEPERS.add(__file__)
+STATEFUL_FILES.add(__file__)
 
 
 class _Runtime:
@@ -149,7 +149,7 @@ class Gate:
         """User frames are on top: what a signal handler of the user's raises in this frame is theirs to get."""
         if frame is not None:
             code = frame.f_code
-            if code.co_filename in KEEPERS and code not in _OPEN:
+            if code.co_filename in STATEFUL_FILES and code not in _OPEN:
                 return False
         return not self.depth and self._user_frames
 
@@ -205,7 +205,7 @@ class Gate:
 
     # Main thread
 
-    def begin(self, run: int) -> None:
+    def begin_run(self, run: int) -> None:
         """A sync run takes the main thread; no user frame is on the stack yet."""
         self.current = run
         self.inside = False
@@ -217,7 +217,7 @@ class Gate:
         self.inside = self.owing = False
         self.owed = None
 
-    def end(self) -> None:
+    def end_run(self) -> None:
         """It has left; late requests for it find nothing."""
         run, self.current = self.current, 0
         self.inside = False
@@ -239,7 +239,7 @@ class Gate:
         """
         return self._runtime if threading.get_ident() == self.main else _NOBODY
 
-    def take(self, run: int) -> bool:
+    def claim(self, run: int) -> bool:
         """Whether a request waits for this run; if so it counts as delivered, by the caller's own hand."""
         if self.requested != run or self.delivered == run:
             return False

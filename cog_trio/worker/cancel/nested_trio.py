@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 import trio
 from trio.lowlevel import currently_ki_protected
 
-from cog_trio.worker.cancel.stack import KEEPERS, top_is_trio
+from cog_trio.worker.cancel.stack import STATEFUL_FILES, top_is_trio
 
 if TYPE_CHECKING:
     from cog_trio.worker.cancel.gate import Gate
 
 ABOVE_MAIN: Final = 2  # nurseries of trio's own around that of the main task
-KEEPERS.add(__file__)
+STATEFUL_FILES.add(__file__)
 
 
 class NestedLoop:
@@ -49,5 +49,5 @@ class NestedLoop:
 def _cancel_main(gate: Gate, run: int) -> None:
     root = trio.lowlevel.current_root_task()
     nurseries = [] if root is None else root.child_nurseries[ABOVE_MAIN:]
-    if nurseries and gate.take(run):
+    if nurseries and gate.claim(run):
         nurseries[0].cancel_scope.cancel()

@@ -7,7 +7,7 @@ from collections.abc import Container
 from types import CodeType, FrameType
 from typing import Final
 
-KEEPERS: Final[set[str]] = set()
+STATEFUL_FILES: Final[set[str]] = set()
 """Files whose frames keep the state of the gate, or of runs: a signal handler of the user's never raises in one."""
 
 HANDLERS: Final[set[CodeType]] = set()

@@ -6,12 +6,12 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from cog_trio.worker.cancel.stack import KEEPERS
+from cog_trio.worker.cancel.stack import STATEFUL_FILES
 
 if TYPE_CHECKING:
     from cog_trio.worker.cancel.gate import Gate
 
-KEEPERS.add(__file__)
+STATEFUL_FILES.add(__file__)
 
 
 class Unraisable:

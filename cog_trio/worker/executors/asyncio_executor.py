@@ -24,21 +24,21 @@ import trio
 
 from cog_trio.bridge.protocol import LogLevel, WorkerLog
 from cog_trio.worker.cancel.gate import Gate
-from cog_trio.worker.cancel.stack import KEEPERS
-from cog_trio.worker.executors.thread_call import aside
+from cog_trio.worker.cancel.stack import STATEFUL_FILES
+from cog_trio.worker.executors.thread_call import call_in_thread
 from cog_trio.worker.executors.user_signals import end_timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
 from cog_trio.worker.model.output_values import is_file
 from cog_trio.worker.model.tracebacks import one_line
-from cog_trio.worker.runs.output_sender import Sender, is_async_stream, is_stream
-from cog_trio.worker.runs.slots import Job, Office, Stage, end_forked_child
+from cog_trio.worker.runs.output_sender import OutputSender, is_async_stream, is_stream
+from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
 
 BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
 SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
 LEAVE: Final = 1.0  # seconds for tasks that are left at the end
 T = TypeVar("T")
-KEEPERS.add(__file__)
+STATEFUL_FILES.add(__file__)
 
 
 class _Task:
@@ -57,11 +57,11 @@ class _Task:
 class AsyncExecutor:
     """The main thread of a worker with an async model; ``loop`` is there from the start, for ``setup``."""
 
-    def __init__(self, gate: Gate, office: Office) -> None:
+    def __init__(self, gate: Gate, io_thread: IOThreadInterface) -> None:
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
         self._gate = gate
-        self._office = office
+        self._io_thread = io_thread
         self._tasks: dict[int, _Task] = {}  # by run
         self._aims: set[_Task] = set()  # whose cancel the loop does not come to
         self._late: asyncio.Task[Any] | None = None  # a health check over its time, to be interrupted if it blocks
@@ -157,7 +157,7 @@ class AsyncExecutor:
                 if self.loop.is_closed():
                     raise
                 text = f"a task that belongs to no prediction raised {one_line(stray)}; the worker goes on"
-                self._office.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
+                self._io_thread.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
         self._gate.aim = self._gate.in_task = self._gate.keep = None
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class AsyncExecutor:
             self.loop.run_until_complete(asyncio.wait_for(self.loop.shutdown_asyncgens(), LEAVE))
         except (SystemExit, KeyboardInterrupt, asyncio.TimeoutError) as stray:
             text = f"closing the event loop: {one_line(stray)}"
-            self._office.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
+            self._io_thread.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
 
     def _stop(self) -> None:
         self._stopping = True
@@ -212,7 +212,7 @@ class AsyncExecutor:
                     task.delivered = True
                     self._aims.discard(task)
                     return asyncio.CancelledError()
-            elif running is not None and current.get() is task.job.record and running not in task.struck:
+            elif running is not None and current.get() is task.job.run_log and running not in task.struck:
                 task.struck.add(running)  # a task that it started: its own cancel follows when the loop is free
                 return asyncio.CancelledError()
         return None  # another task blocks the loop
@@ -225,7 +225,7 @@ class AsyncExecutor:
         """For the next step of the run that set the timer, or else of the one at work; whether there may be one."""
         running = asyncio.current_task(self.loop)
         for task in self._tasks.values():
-            meant = task.task is running if owner is None else task.job.record is owner
+            meant = task.task is running if owner is None else task.job.run_log is owner
             if meant and not (task.task is running and task.inside and self._gate.depth):
                 task.owed = error if task.owing else None
                 return task.owing
@@ -247,7 +247,7 @@ class AsyncExecutor:
             return
         job.open()
         fault: BaseException | None = None
-        outputs = Sender(job)
+        outputs = OutputSender(job)
         begin = time.perf_counter()
         try:
             await self._run_model(task, outputs)
@@ -260,10 +260,10 @@ class AsyncExecutor:
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._tasks.pop(job.run)
         self._aims.discard(task)
-        end_timers(job.record)
+        end_timers(job.run_log)
         job.end(text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
 
-    def _explain(self, task: _Task, outputs: Sender, fault: BaseException | None) -> str | None:
+    def _explain(self, task: _Task, outputs: OutputSender, fault: BaseException | None) -> str | None:
         try:
             return self._call(task, lambda: outputs.explain(fault))
         except BaseException:  # noqa: BLE001  a cancel, or what a signal handler of the user's raised
@@ -297,7 +297,7 @@ class AsyncExecutor:
             owed, task.owed = task.owed, None
             raise owed
 
-    async def _run_model(self, task: _Task, outputs: Sender) -> None:
+    async def _run_model(self, task: _Task, outputs: OutputSender) -> None:
         job = task.job
         model = job.model
         args, kwargs = self._call(task, lambda: model.bind(job.values()))
@@ -318,7 +318,7 @@ class AsyncExecutor:
         elif result is not None:
             job.result = await self._frame(task, result, outputs, yielded=False)
 
-    async def _stream(self, task: _Task, items: Any, outputs: Sender) -> None:
+    async def _stream(self, task: _Task, items: Any, outputs: OutputSender) -> None:
         """Send what an async iterator yields, then close it, whatever happens."""
         last = time.monotonic()
         try:
@@ -351,7 +351,7 @@ class AsyncExecutor:
         if (close := getattr(items, "aclose", None)) is not None:
             await self._await(task, close)
 
-    async def _each(self, task: _Task, result: Any, outputs: Sender) -> None:
+    async def _each(self, task: _Task, result: Any, outputs: OutputSender) -> None:
         """A list, or a sync iterator that a coroutine returned: item by item, other tasks in between."""
         yielded = not isinstance(result, (list, tuple))
         items, end = iter(result), object()
@@ -363,17 +363,17 @@ class AsyncExecutor:
             if yielded and (close := getattr(items, "close", None)) is not None:
                 self._call(task, close)
 
-    async def _frame(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> bytearray:
+    async def _frame(self, task: _Task, item: Any, outputs: OutputSender, *, yielded: bool) -> bytearray:
         """The frame of one item; what touches the disk does so in a thread."""
         if is_file(item):
-            wire = await self._await(task, lambda: aside(self.loop, outputs.try_encode, item, yielded=yielded))
+            wire = await self._await(task, lambda: call_in_thread(self.loop, outputs.try_encode, item, yielded=yielded))
             if isinstance(wire, BaseException):
                 raise wire
         else:
             wire = self._call(task, lambda: outputs.encode(item, yielded=yielded))
         return outputs.frame(wire)
 
-    async def _send(self, task: _Task, item: Any, outputs: Sender, *, yielded: bool) -> None:
+    async def _send(self, task: _Task, item: Any, outputs: OutputSender, *, yielded: bool) -> None:
         """Send one item, once there is room."""
         frame = await self._frame(task, item, outputs, yielded=yielded)
         writer = task.job.slot.writer
@@ -385,7 +385,7 @@ class AsyncExecutor:
 
             if writer.when_room(tell):
                 await room
-        task.job.record.send()  # what was printed before it
+        task.job.run_log.send()  # what was printed before it
         writer.write(frame)
 
 

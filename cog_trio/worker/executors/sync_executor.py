@@ -19,13 +19,13 @@ from typing import Any, Final
 import trio
 
 from cog_trio.worker.cancel.gate import FALLBACK_AFTER, Gate
-from cog_trio.worker.cancel.stack import KEEPERS
+from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.executors.user_signals import end_timers
-from cog_trio.worker.runs.output_sender import Sender, is_stream
+from cog_trio.worker.runs.output_sender import OutputSender, is_stream
 from cog_trio.worker.runs.slots import Job, Stage, end_forked_child
 
 _END: Final = object()
-KEEPERS.add(__file__)
+STATEFUL_FILES.add(__file__)
 
 
 class SyncExecutor:
@@ -64,19 +64,19 @@ class SyncExecutor:
             job.cut()
             return
         alarm, _ = signal.getitimer(signal.ITIMER_REAL)
-        self._gate.begin(job.run)
+        self._gate.begin_run(job.run)
         try:
             contextvars.copy_context().run(self._run, job)
         finally:
-            self._gate.end()
-        end_timers(job.record)
+            self._gate.end_run()
+        end_timers(job.run_log)
         if not alarm and signal.getitimer(signal.ITIMER_REAL)[0]:
             signal.setitimer(signal.ITIMER_REAL, 0)  # a time-out of this run: it must not hit the next one
 
     def _run(self, job: Job) -> None:
         job.open()
         fault: BaseException | None = None
-        outputs = Sender(job)
+        outputs = OutputSender(job)
         begin = perf_counter()
         try:
             self._call(job, outputs)
@@ -90,7 +90,7 @@ class SyncExecutor:
         fault = None  # and what its frames hold: it goes while its text is still this run's
         job.end(text, seconds=perf_counter() - begin, is_stream=outputs.is_stream)
 
-    def _explain(self, job: Job, outputs: Sender, fault: BaseException | None) -> str | None:
+    def _explain(self, job: Job, outputs: OutputSender, fault: BaseException | None) -> str | None:
         try:
             with self._gate.user_code(job.run):
                 return outputs.explain(fault)
@@ -100,7 +100,7 @@ class SyncExecutor:
         finally:
             self._gate.close()
 
-    def _call(self, job: Job, outputs: Sender) -> None:
+    def _call(self, job: Job, outputs: OutputSender) -> None:
         model = job.model
         with self._gate.user_code(job.run):
             args, kwargs = model.bind(job.values())
@@ -116,7 +116,7 @@ class SyncExecutor:
         elif whole is not None:
             job.result = outputs.frame(whole)
 
-    def _stream(self, job: Job, items: Iterator[Any], outputs: Sender) -> None:
+    def _stream(self, job: Job, items: Iterator[Any], outputs: OutputSender) -> None:
         """Send what an iterator yields, then close it, whatever happens."""
         try:
             self._items(job, items, outputs, yielded=True)
@@ -130,11 +130,11 @@ class SyncExecutor:
             with self._gate.user_code(job.run):
                 close()
 
-    def _items(self, job: Job, items: Iterator[Any], outputs: Sender, *, yielded: bool) -> None:
+    def _items(self, job: Job, items: Iterator[Any], outputs: OutputSender, *, yielded: bool) -> None:
         gate, run, write = self._gate, job.run, job.write
         encode, frame = outputs.encode, outputs.frame
         while True:
-            if gate.pending and gate.take(run):
+            if gate.pending and gate.claim(run):
                 raise gate.exception
             with gate.user_code(run):
                 item = next(items, _END)

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def aside(loop: asyncio.AbstractEventLoop, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def call_in_thread(loop: asyncio.AbstractEventLoop, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a thread, in the context of the task.
 
     Cancellation: raised when the call has ended. Otherwise it would go on to write into the folder of a run that has

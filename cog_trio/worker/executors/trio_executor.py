@@ -29,25 +29,25 @@ from trio.lowlevel import currently_ki_protected, enable_ki_protection
 from cog_trio.bridge.protocol import MAX_ERROR, Fatal, LogLevel, WorkerLog
 from cog_trio.sdk._loader import NURSERY
 from cog_trio.worker.cancel.gate import Gate
-from cog_trio.worker.cancel.stack import KEEPERS, top_is_trio
+from cog_trio.worker.cancel.stack import STATEFUL_FILES, top_is_trio
 from cog_trio.worker.executors.trio_steps import explain, is_cancelled, open_to_gate, run_model, same
 from cog_trio.worker.executors.user_signals import end_timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
 from cog_trio.worker.model.tracebacks import cut, one_line, trace
-from cog_trio.worker.runs.output_sender import Sender
-from cog_trio.worker.runs.slots import Job, Office, Stage, end_forked_child
+from cog_trio.worker.runs.output_sender import OutputSender
+from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
 
 BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
 TURNS: Final = 3  # of the loop, after which every task that it knew of at the first has made a step
 LOST: Final = "the trio loop of the worker was ended by a task of the model"
-KEEPERS.add(__file__)
+STATEFUL_FILES.add(__file__)
 
 
 Tasks: TypeAlias = "weakref.WeakSet[trio.lowlevel.Task]"
 
 
-class _Run:
+class _TrioRun:
     """One run as a task."""
 
     def __init__(self, job: Job) -> None:
@@ -75,11 +75,11 @@ class _Run:
 class TrioExecutor:
     """The main thread of a worker with a trio model."""
 
-    def __init__(self, gate: Gate, office: Office) -> None:
+    def __init__(self, gate: Gate, io_thread: IOThreadInterface) -> None:
         self._gate = gate
-        self._office = office
-        self._runs: dict[int, _Run] = {}
-        self._aims: set[_Run] = set()  # whose cancel the loop does not come to
+        self._io_thread = io_thread
+        self._runs: dict[int, _TrioRun] = {}
+        self._aims: set[_TrioRun] = set()  # whose cancel the loop does not come to
         self._late: tuple[trio.lowlevel.Task, trio.CancelScope] | None = None  # a health check over its time
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None  # runs and health checks
@@ -202,12 +202,12 @@ class TrioExecutor:
                 raise cause  # noqa: B904  it is the model's error, and no fault inside of trio
             cause = cause or error
             self._report(LogLevel.ERROR, trace(cause))
-            self._office.send(Fatal(f"{LOST}: {one_line(cause)}"))
+            self._io_thread.send(Fatal(f"{LOST}: {one_line(cause)}"))
         finally:
             self._gate.aim = self._gate.in_task = None
 
     def _report(self, level: LogLevel, text: str) -> None:
-        self._office.send(WorkerLog(__name__, level, cut(text, MAX_ERROR)))
+        self._io_thread.send(WorkerLog(__name__, level, cut(text, MAX_ERROR)))
 
     # Main thread, in the loop
 
@@ -277,7 +277,7 @@ class TrioExecutor:
             job.end(self._lost)
             return
         assert self._nursery is not None
-        run = self._runs[job.run] = _Run(job)
+        run = self._runs[job.run] = _TrioRun(job)
         self._nursery.start_soon(self._run, run)
 
     def _cancel(self, job: Job, token: trio.lowlevel.TrioToken, came: trio.Event) -> None:
@@ -310,7 +310,7 @@ class TrioExecutor:
                 return self._error()
         for run in list(self._aims):
             run.scope.cancel()
-            if current.get() is run.job.record and run.may_strike(task) and not _is_shielded():
+            if current.get() is run.job.run_log and run.may_strike(task) and not _is_shielded():
                 run.struck.add(task)
                 return self._error()
         return None
@@ -322,7 +322,7 @@ class TrioExecutor:
         return error
 
     @enable_ki_protection
-    async def _run(self, run: _Run) -> None:
+    async def _run(self, run: _TrioRun) -> None:
         job = run.job
         if job.cancelled:
             self._drop(run)
@@ -332,7 +332,7 @@ class TrioExecutor:
         job.open()
         fault: BaseException | None = None
         lost: str | None = None
-        outputs = Sender(job)
+        outputs = OutputSender(job)
         begin = time.perf_counter()
         with run.scope:  # what is said about a fault is asked of code of the model's, too
             try:
@@ -346,10 +346,10 @@ class TrioExecutor:
             text = explain(outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._drop(run)
-        end_timers(job.record)
+        end_timers(job.run_log)
         job.end(lost or text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
 
-    def _drop(self, run: _Run) -> None:
+    def _drop(self, run: _TrioRun) -> None:
         del self._runs[run.job.run]
         self._aims.discard(run)
         self._look_for_end()

@@ -17,18 +17,18 @@ from typing import Any, Final, TypeVar
 import trio
 from trio.lowlevel import disable_ki_protection
 
-from cog_trio.worker.cancel.stack import KEEPERS
+from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.model.output_values import is_file
 from cog_trio.worker.model.tracebacks import leaves
-from cog_trio.worker.runs.output_sender import Sender, is_async_stream, is_stream
+from cog_trio.worker.runs.output_sender import OutputSender, is_async_stream, is_stream
 from cog_trio.worker.runs.slots import Job
 
 SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
 T = TypeVar("T")
-KEEPERS.add(__file__)
+STATEFUL_FILES.add(__file__)
 
 
-async def run_model(job: Job, scope: trio.CancelScope, outputs: Sender) -> None:
+async def run_model(job: Job, scope: trio.CancelScope, outputs: OutputSender) -> None:
     model = job.model
     args, kwargs = call(lambda: model.bind(job.values()))
     result = call(lambda: model.call(*args, **kwargs))
@@ -44,7 +44,7 @@ async def run_model(job: Job, scope: trio.CancelScope, outputs: Sender) -> None:
         job.result = await _frame(result, outputs, yielded=False)
 
 
-async def _stream(job: Job, scope: trio.CancelScope, items: Any, outputs: Sender) -> None:
+async def _stream(job: Job, scope: trio.CancelScope, items: Any, outputs: OutputSender) -> None:
     """Send what an async iterator yields, then close it, whatever happens."""
     try:
         await _items(job, scope, items, outputs)
@@ -58,7 +58,7 @@ async def _stream(job: Job, scope: trio.CancelScope, items: Any, outputs: Sender
     await _close(items)
 
 
-async def _items(job: Job, scope: trio.CancelScope, items: Any, outputs: Sender) -> None:
+async def _items(job: Job, scope: trio.CancelScope, items: Any, outputs: OutputSender) -> None:
     throws = inspect.isasyncgen(items)
     thrown: trio.Cancelled | None = None
     last = time.monotonic()
@@ -86,7 +86,7 @@ async def _items(job: Job, scope: trio.CancelScope, items: Any, outputs: Sender)
         del thrown  # its traceback holds this frame
 
 
-async def _each(job: Job, result: Any, outputs: Sender) -> None:
+async def _each(job: Job, result: Any, outputs: OutputSender) -> None:
     """A list, or a sync iterator that a coroutine returned: item by item, other tasks in between."""
     yielded = not isinstance(result, (list, tuple))
     items, end = iter(result), object()
@@ -99,7 +99,7 @@ async def _each(job: Job, result: Any, outputs: Sender) -> None:
             call(close)
 
 
-async def _frame(item: Any, outputs: Sender, *, yielded: bool) -> bytearray:
+async def _frame(item: Any, outputs: OutputSender, *, yielded: bool) -> bytearray:
     """The frame of one item; what touches the disk does so in a thread."""
     if is_file(item):
         wire = await trio.to_thread.run_sync(partial(outputs.try_encode, item, yielded=yielded))
@@ -110,7 +110,7 @@ async def _frame(item: Any, outputs: Sender, *, yielded: bool) -> bytearray:
     return outputs.frame(wire)
 
 
-async def _send(job: Job, item: Any, outputs: Sender, *, yielded: bool) -> None:
+async def _send(job: Job, item: Any, outputs: OutputSender, *, yielded: bool) -> None:
     """Send one item, once there is room; a cancel ends the wait, and the item is sent all the same."""
     frame = await _frame(item, outputs, yielded=yielded)
     writer = job.slot.writer
@@ -118,7 +118,7 @@ async def _send(job: Job, item: Any, outputs: Sender, *, yielded: bool) -> None:
         if writer.full:
             await writer.wait_room()
     finally:
-        job.record.send()  # what was printed before it
+        job.run_log.send()  # what was printed before it
         writer.write(frame)
 
 
@@ -127,7 +127,7 @@ def is_cancelled(fault: BaseException | None) -> bool:
     return fault is not None and all(isinstance(error, trio.Cancelled) for error in leaves(fault))
 
 
-def explain(outputs: Sender, fault: BaseException | None) -> str | None:
+def explain(outputs: OutputSender, fault: BaseException | None) -> str | None:
     try:
         return call(lambda: outputs.explain(fault))
     except BaseException:  # noqa: BLE001  a cancel, or what a signal handler of the user's raised

@@ -24,11 +24,11 @@ from types import FrameType
 from typing import Any, Final
 
 from cog_trio.worker.cancel.gate import Gate
-from cog_trio.worker.cancel.stack import HANDLERS, KEEPERS
-from cog_trio.worker.logs.run_log import Journal, current
+from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES
+from cog_trio.worker.logs.run_log import TextLog, current
 
 _MARK: Final = "__cog_trio_guards_handlers__"
-_timers: Final[dict[int, Journal | None]] = {}  # by kind: the run that set it last
+_timers: Final[dict[int, TextLog | None]] = {}  # by kind: the run that set it last
 _KINDS: Final[dict[int, int]] = {  # of the timer that sends this signal
     signal.SIGALRM: signal.ITIMER_REAL,
     signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
@@ -85,7 +85,7 @@ def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
     setattr(guarded_signal, _MARK, True)
     signal.signal = guarded_signal
     signal.getsignal = guarded_getsignal
-    KEEPERS.add(__file__)
+    STATEFUL_FILES.add(__file__)
     HANDLERS.add(_Guarded.__call__.__code__)
     _watch_timers()
 
@@ -107,7 +107,7 @@ def _watch_timers() -> None:
     signal.alarm = watched_alarm
 
 
-def end_timers(run: Journal) -> None:
+def end_timers(run: TextLog) -> None:
     """Stop the timers that this run set and left behind: nobody is there who expects them."""
     for which, owner in list(_timers.items()):
         if owner is run:

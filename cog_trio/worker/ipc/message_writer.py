@@ -23,7 +23,7 @@ from typing import Final
 
 import trio
 
-from cog_trio.worker.ipc.try_lock import Turn
+from cog_trio.worker.ipc.try_lock import TryLock
 
 HIGH_WATER: Final = 2**20  # pending bytes; beyond it producers wait. With the socket's buffer, all a slot can hold
 
@@ -32,7 +32,7 @@ class WriterBroken(Exception):
     """The other end is gone: nothing more can be sent, and what was pending is lost."""
 
 
-class Writer:
+class MessageWriter:
     """One descriptor, which becomes non-blocking. The caller keeps it open and closes it after the last use.
 
     ``on_pending`` is called when bytes begin to be pending, from the thread that wrote: it
@@ -44,7 +44,7 @@ class Writer:
         self.fd = fd
         self.broken: str | None = None
         self._on_pending = on_pending
-        self._turn = Turn()
+        self._turn = TryLock()
         self._queue: deque[tuple[bytes | bytearray]] = deque()  # handed in, not yet sent; empty but for moments
         self._pending = bytearray()  # refused by the kernel; its first byte may be inside a message
         # What the last write took and how much of it: stored by the same C call that wrote, so that an exception which
@@ -153,7 +153,7 @@ class Writer:
 
     def abandon(self, why: str) -> None:
         """Send nothing from here on, in a forked child: the descriptor is its parent's to use."""
-        self._turn = Turn()  # a thread that is not in this process may have had the old one
+        self._turn = TryLock()  # a thread that is not in this process may have had the old one
         self.broken = why
         self._queue.clear()
         self._written.clear()
@@ -161,11 +161,11 @@ class Writer:
         self._waiters.clear()
 
     def _send_queued(self) -> None:
-        while self._queue and self._turn.take(self._send_queue):
+        while self._queue and self._turn.run_exclusively(self._send_queue):
             pass
 
     def _send_pending(self) -> None:
-        self._turn.take(self._send_some)
+        self._turn.run_exclusively(self._send_some)
         self._send_queued()
         while self._waiters and (self.broken is not None or not self.full):
             try:
@@ -262,4 +262,4 @@ def _tell(token: trio.lowlevel.TrioToken, event: trio.Event) -> None:
         return  # nobody waits any more: the run that did has ended
 
 
-_writers: Final[weakref.WeakSet[Writer]] = weakref.WeakSet()
+_writers: Final[weakref.WeakSet[MessageWriter]] = weakref.WeakSet()

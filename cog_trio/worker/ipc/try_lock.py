@@ -16,7 +16,7 @@ from collections.abc import Callable
 from threading import get_ident
 
 
-class Turn:
+class TryLock:
     """Whose turn it is: one key, set to a thread by ``dict.setdefault``, which is atomic."""
 
     __slots__ = ("_holder",)
@@ -29,7 +29,7 @@ class Turn:
         """A frame below, on this thread, has the turn."""
         return self._holder.get(0) == get_ident()
 
-    def take(self, work: Callable[[], object]) -> bool:
+    def run_exclusively(self, work: Callable[[], object]) -> bool:
         """Do the work, unless another thread or a frame below has the turn; whether it was done."""
         holder = self._holder
         if holder:

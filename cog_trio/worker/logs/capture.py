@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from cog_trio.bridge.protocol import LogSource
 from cog_trio.worker.cancel.gate import gate
-from cog_trio.worker.ipc.message_writer import Writer, WriterBroken, abandon_all
+from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken, abandon_all
 from cog_trio.worker.logs import c_stdout
-from cog_trio.worker.logs.pipes import Pipes
-from cog_trio.worker.logs.run_log import Journal, Record, ServiceLog, current
+from cog_trio.worker.logs.pipes import CapturePipes
+from cog_trio.worker.logs.run_log import RunLog, ServiceLog, TextLog, current
 from cog_trio.worker.logs.stdio import PlainRouter, RoutedStream, open_plain
 from cog_trio.worker.logs.thread_context import carry
 from cog_trio.worker.model.tracebacks import one_line
@@ -37,17 +37,17 @@ LAST_WORDS: Final = 5.0  # seconds that the end of the interpreter waits for the
 class Capture:
     """Routes all text. Made by ``install``; ``begin``, ``end`` and ``barrier`` are the main thread's, disarmed."""
 
-    def __init__(self, control: Writer, out_r: int, err_r: int) -> None:
+    def __init__(self, control: MessageWriter, out_r: int, err_r: int) -> None:
         self.slots = 1  # set it when the model is described
         self.forked = False  # this is a child that user code forked: it must never go on as a worker
         self.service: Final = ServiceLog(control)
-        self.pipes: Final = Pipes(out_r, err_r, self._unclaimed)
+        self.pipes: Final = CapturePipes(out_r, err_r, self._unclaimed)
         self.private: Final[set[int]] = {control.fd, out_r, err_r}  # add what else a forked child may not have
         self.stdout: Final = RoutedStream(LogSource.STDOUT, 1, self)
         self.stderr: Final = RoutedStream(LogSource.STDERR, 2, self)
         self._control = control
-        self._active: list[Record] = []
-        self._only: Record | None = None  # owner of text that nobody claims
+        self._active: list[RunLog] = []
+        self._only: RunLog | None = None  # owner of text that nobody claims
         self._before: tuple[Any, Any] = (self.stdout, self.stderr)  # sys.stdout and sys.stderr between runs
         self._flush_c = c_stdout.open_stdout()
 
@@ -55,15 +55,15 @@ class Capture:
 
     def write(self, source: LogSource, text: str | bytes) -> None:
         """Text of a Python stream."""
-        record = current.get() or self._only
+        run_log = current.get() or self._only
         if self.slots == 1 and (text[-1:] == "\n" or not isinstance(text, str)):
             self.pipes.drain()
-        (record or self.service).write(source, text)
+        (run_log or self.service).write(source, text)
 
     def flush(self, source: LogSource) -> None:
         (current.get() or self._only or self.service).flush(source)
 
-    def _unclaimed(self) -> Journal:
+    def _unclaimed(self) -> TextLog:
         return self._only or self.service
 
     # --- in the I/O thread ---
@@ -74,20 +74,20 @@ class Capture:
 
     # --- on the main thread ---
 
-    def begin(self, record: Record) -> None:
+    def attach(self, run_log: RunLog) -> None:
         """A run starts: what was written so far belongs to no run. Set ``current`` in the run's own context."""
-        record.service = self.service
+        run_log.service = self.service
         if not self._active:
             self.barrier()
             self._before = (getattr(sys, "stdout", None), getattr(sys, "stderr", None))
-        self._active.append(record)
+        self._active.append(run_log)
         self._choose()
 
-    def leave(self) -> None:
+    def flush_user_streams(self) -> None:
         """A run is about to end: take what waits in streams of its own, which may run code of the user's."""
         self._flush_streams()
 
-    def end(self, record: Record) -> None:
+    def detach(self, run_log: RunLog) -> None:
         """A run has left user code: all of its text is sent, the record is closed, replaced streams are restored.
 
         Nothing of the run's text can follow; the terminal frame may.
@@ -97,9 +97,9 @@ class Capture:
         if self.slots == 1:
             self._flush_c()
             self.pipes.finish()
-        self._active.remove(record)
+        self._active.remove(run_log)
         self._choose()
-        record.finish()
+        run_log.finish()
 
     def barrier(self) -> None:
         """All text written so far is sent or pending at its writer: before Ready, before the last message."""
@@ -153,7 +153,7 @@ class Capture:
             sys.stderr = plain.stderr
 
 
-def install(control: Writer, out_r: int, err_r: int) -> Capture:
+def install(control: MessageWriter, out_r: int, err_r: int) -> Capture:
     """Take over the interpreter's streams, threads and forks: once, on the main thread, before user code.
 
     Descriptors 1 and 2 are the write ends of ``out_r`` and ``err_r`` by now.

@@ -22,7 +22,7 @@ _END: Final = re.compile(r"[\r\n]")
 _new_decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
-class Lines:
+class LineSplitter:
     """One stream's text on its way."""
 
     __slots__ = ("_cut", "_decoder", "_held", "_parts", "_sent", "_size")

@@ -22,8 +22,8 @@ from typing import Any, Final
 import trio
 
 from cog_trio.bridge.protocol import LogSource
-from cog_trio.worker.logs.line_splitter import Lines
-from cog_trio.worker.logs.run_log import Journal
+from cog_trio.worker.logs.line_splitter import LineSplitter
+from cog_trio.worker.logs.run_log import TextLog
 
 READ_SIZE: Final = 2**16  # bytes
 PATIENCE: Final = 0.2  # seconds that an unfinished line waits for its end
@@ -34,17 +34,17 @@ class _Pipe:
     def __init__(self, fd: int, source: LogSource) -> None:
         self.fd: Final = fd
         self.source: Final = source
-        self.lines: Final = Lines()
+        self.lines: Final = LineSplitter()
         self.open = True
         self.given = 0  # pieces that were handed on so far
         self.wait: trio.CancelScope | None = None  # the pump's, around its wait for text
 
 
-class Pipes:
+class CapturePipes:
     """Both pipes. The read ends become non-blocking; the caller keeps them open."""
 
     def __init__(
-        self, out_r: int, err_r: int, target: Callable[[], Journal], *, epoll: bool = hasattr(select, "epoll")
+        self, out_r: int, err_r: int, target: Callable[[], TextLog], *, epoll: bool = hasattr(select, "epoll")
     ) -> None:
         self._pipes: Final = {
             LogSource.STDOUT: _Pipe(out_r, LogSource.STDOUT),
@@ -53,7 +53,7 @@ class Pipes:
         self._target = target
         self._lock = threading.RLock()
         self._busy = False  # belongs to the thread that holds the lock: a frame of it is reading
-        self._fed: list[Journal] = []  # since the lock was taken
+        self._fed: list[TextLog] = []  # since the lock was taken
         self._token: trio.lowlevel.TrioToken | None = None  # of the pump's run
         # An epoll object may be asked from many threads, and from a signal handler inside of it; a poll object refuses.
         self._epoll = select.epoll() if epoll else None

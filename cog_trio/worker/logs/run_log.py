@@ -28,9 +28,9 @@ import trio
 from cog_trio.bridge.codec import encode_line
 from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
 from cog_trio.worker.cancel.gate import gate
-from cog_trio.worker.ipc.message_writer import Writer, WriterBroken
-from cog_trio.worker.ipc.try_lock import Turn
-from cog_trio.worker.logs.line_splitter import Lines
+from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
+from cog_trio.worker.ipc.try_lock import TryLock
+from cog_trio.worker.logs.line_splitter import LineSplitter
 
 
 class _End:
@@ -53,14 +53,14 @@ Frame: TypeAlias = bytearray
 """An encoded message of the run that is no text."""
 
 
-class Journal(ABC):
+class TextLog(ABC):
     """Takes text from any thread and sends it; the part that records and the service log share."""
 
     _queue: deque[Any]
 
-    def __init__(self, writer: Writer | None) -> None:
+    def __init__(self, writer: MessageWriter | None) -> None:
         self.writer = writer
-        self._turn = Turn()
+        self._turn = TryLock()
 
     @property
     def full(self) -> bool:
@@ -98,7 +98,7 @@ class Journal(ABC):
 
     def send(self) -> None:
         """Send what is queued, unless another thread is at it already."""
-        while self._queue and self._turn.take(self._drain):
+        while self._queue and self._turn.run_exclusively(self._drain):
             pass
 
     def _wait_for(self, end: _End) -> None:
@@ -111,28 +111,28 @@ class Journal(ABC):
     def _drain(self) -> None: ...
 
 
-class ServiceLog(Journal):
+class ServiceLog(TextLog):
     """Text that belongs to no open run, as Log on the control channel: setup, late threads, children of setup."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: MessageWriter) -> None:
         super().__init__(writer)
         self._control = writer
         self._queue: deque[tuple[LogSource, Item | _End, PredictionId | None]] = deque()
-        self._lines: dict[tuple[LogSource, PredictionId | None], Lines] = {}
+        self._lines: dict[tuple[LogSource, PredictionId | None], LineSplitter] = {}
 
-    def take(self, source: LogSource, item: Item, id: PredictionId | None) -> None:
+    def append(self, source: LogSource, item: Item, id: PredictionId | None) -> None:
         """Any item, of a finished record when ``id`` names it."""
         self._queue.append((source, item, id))
         self.send()
 
     def post(self, source: LogSource, text: str | bytes) -> None:
-        self.take(source, text, None)
+        self.append(source, text, None)
 
     def queue_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
         self._queue.append((source, pieces, None))
 
     def flush(self, source: LogSource) -> None:
-        self.take(source, None, None)
+        self.append(source, None, None)
 
     def finish(self) -> None:
         """Send every unfinished line, of late writers too; more may come. Never waits for room."""
@@ -150,7 +150,7 @@ class ServiceLog(Journal):
                 continue
             lines = self._lines.get((source, id))
             if lines is None:
-                lines = self._lines[source, id] = Lines()
+                lines = self._lines[source, id] = LineSplitter()
             for piece in _cut(lines, text):
                 self._control.write(encode_line(Log(source, piece, id)))
             if id is not None and lines.clean:
@@ -163,7 +163,7 @@ class ServiceLog(Journal):
         self._lines.clear()
 
 
-class Record(Journal):
+class RunLog(TextLog):
     """The text of one run.
 
     ``emit`` sends one message on the run's slot socket and does not block: ``writer`` (that socket's) is what
@@ -177,8 +177,8 @@ class Record(Journal):
         id: PredictionId,
         run: int,
         emit: Callable[[LogLine], None],
-        writer: Writer | None = None,
-        ask_late: Callable[[Record], None] | None = None,
+        writer: MessageWriter | None = None,
+        ask_late: Callable[[RunLog], None] | None = None,
     ) -> None:
         super().__init__(writer)
         self._ask_late = ask_late
@@ -192,8 +192,8 @@ class Record(Journal):
         self.service: ServiceLog | None = None
         self._emit = emit
         self._queue: deque[tuple[LogSource, Item | Frame | _End]] = deque()
-        self._out = Lines()
-        self._err = Lines()
+        self._out = LineSplitter()
+        self._err = LineSplitter()
 
     def post(self, source: LogSource, text: str | bytes) -> None:
         self._queue.append((source, text))
@@ -275,7 +275,7 @@ class Record(Journal):
                 for piece in lines.feed(self._gather(source, text)) if isinstance(text, str) else _cut(lines, text):
                     self._send(source, piece)
             elif self.service is not None:
-                self.service.take(source, text, self.id)
+                self.service.append(source, text, self.id)
 
     def _gather(self, source: LogSource, text: str) -> str:
         """It, with the text of the same stream that waits right behind it."""
@@ -301,7 +301,7 @@ class Record(Journal):
             else:
                 return
         if self.service is not None:
-            self.service.take(source, (piece,), self.id)
+            self.service.append(source, (piece,), self.id)
 
     def _send_frame(self, frame: Frame) -> None:
         if self.alive and self.writer is not None:
@@ -322,7 +322,7 @@ class Record(Journal):
             self.writer = self.service.writer  # what late threads wait for
 
 
-def _cut(lines: Lines, item: Item) -> Sequence[str]:
+def _cut(lines: LineSplitter, item: Item) -> Sequence[str]:
     if isinstance(item, str):
         return lines.feed(item)
     if item is None:
@@ -330,5 +330,5 @@ def _cut(lines: Lines, item: Item) -> Sequence[str]:
     return item if isinstance(item, tuple) else lines.feed_bytes(item)
 
 
-current: Final[ContextVar[Journal | None]] = ContextVar("cog_trio_record", default=None)
+current: Final[ContextVar[TextLog | None]] = ContextVar("cog_trio_record", default=None)
 """The record of the run whose code is executing; the service log for code that belongs to no run by design."""

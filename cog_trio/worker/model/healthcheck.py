@@ -38,7 +38,7 @@ class Loop(Protocol):
         """Run a check as a task, in this context, and call ``finish`` in any thread; gives what cancels the task."""
 
 
-class Run:
+class HealthcheckCall:
     """One check under way, or stuck."""
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class HealthCheck:
         self._check = check
         self._context = context
         self._loop = loop if inspect.iscoroutinefunction(check) else None
-        self._jobs: queue.SimpleQueue[Run] | None = None
-        self._run: Run | None = None
+        self._jobs: queue.SimpleQueue[HealthcheckCall] | None = None
+        self._run: HealthcheckCall | None = None
 
     async def __call__(self, id: str) -> HealthcheckResult:
         """In the I/O thread."""
@@ -82,7 +82,7 @@ class HealthCheck:
     async def _ask(self) -> str | None:
         if self._run is not None and not self._run.done.is_set():
             return TIMED_OUT
-        run = self._run = Run()
+        run = self._run = HealthcheckCall()
         task = self._start(run)
         with trio.move_on_after(LIMIT) as limit:
             await run.done.wait()
@@ -92,7 +92,7 @@ class HealthCheck:
             task()
         return TIMED_OUT
 
-    def _start(self, run: Run) -> Callable[[], object] | None:
+    def _start(self, run: HealthcheckCall) -> Callable[[], object] | None:
         """Begin a check; gives what cancels it, where that can be done."""
         if self._loop is None:
             if self._jobs is None:
@@ -102,7 +102,7 @@ class HealthCheck:
             return None
         return self._loop.check(self._context.copy(), self._on_loop, run.finish)
 
-    def _work(self, jobs: queue.SimpleQueue[Run]) -> None:
+    def _work(self, jobs: queue.SimpleQueue[HealthcheckCall]) -> None:
         while True:
             run = jobs.get()
             run.finish(self._context.copy().run(self._in_thread))

@@ -24,7 +24,7 @@ URL_SCHEMES: Final = ("data", "http", "https")
 
 
 @dataclass(frozen=True)
-class Source:
+class FileSource:
     """One URL that must be a local file before the call."""
 
     field: str
@@ -45,14 +45,14 @@ class InputError(Exception):
         super().__init__(f"Input validation error: {place}: {why}{shown}")
 
 
-def sources(parameters: Iterable[Parameter], given: Mapping[str, Json]) -> list[Source]:
+def sources(parameters: Iterable[Parameter], given: Mapping[str, Json]) -> list[FileSource]:
     """The files to get for one run: URLs among the given values, and among the defaults of those left out."""
     found = []
     for parameter in parameters:
         if parameter.kind == "path":
             value = given.get(parameter.name, parameter.default)
             items = enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]
-            found += [Source(parameter.name, index, item) for index, item in items if _is_url(item)]
+            found += [FileSource(parameter.name, index, item) for index, item in items if _is_url(item)]
     return found
 
 

@@ -1,8 +1,8 @@
 """From a model's reference to what the worker runs: import, choose, describe, bind. Knows no socket.
 
 `load` imports user code and raises whatever is wrong with it, as one error that names every bad parameter; all of that
-is a failed setup. A `Model` holds the callable and everything that can be decided once: how it runs, how many at a
-time, its document, and how each input that was left out gets its value. `bind` is all that is left for a run: each
+is a failed setup. A `LoadedModel` holds the callable and everything that can be decided once: how it runs, how many at
+a time, its document, and how each input that was left out gets its value. `bind` is all that is left for a run: each
 declared parameter gets a real value, a left-out one a fresh copy of its default, never an ``Input(...)`` object.
 """
 
@@ -25,7 +25,18 @@ from cog_trio.bridge.protocol import Kind
 from cog_trio.sdk import _loader as loader
 from cog_trio.sdk import _ready_made as ready_made
 from cog_trio.sdk._urls import url_scheme
-from cog_trio.sdk.schema import MISSING, PREDICT, TRAIN, Inputs, Mode, Parameter, Signature, describe, document, notice
+from cog_trio.sdk.schema import (
+    MISSING,
+    PREDICT,
+    TRAIN,
+    Parameter,
+    Parameters,
+    SchemaMode,
+    Signature,
+    describe,
+    document,
+    notice,
+)
 from cog_trio.sdk.types import Path, Secret
 from cog_trio.worker.model.input_values import URL_SCHEMES, coerce_value
 
@@ -33,7 +44,7 @@ BUNDLED: Final = ".cog/openapi_schema.json"  # what Cog's build leaves in the wo
 
 
 @dataclass(frozen=True)
-class Model:
+class LoadedModel:
     """A callable of a model, ready to be run."""
 
     call: Callable[..., Any]
@@ -72,15 +83,15 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Models:
+class LoadedModels:
     """What one worker serves; the document is that of all of it."""
 
-    predict: Model | None
-    train: Model | None
+    predict: LoadedModel | None
+    train: LoadedModel | None
     document: dict[str, Any]
 
     @property
-    def main(self) -> Model:
+    def main(self) -> LoadedModel:
         """The one that the worker is measured by: slots, health check, streaming."""
         model = self.predict or self.train
         assert model is not None
@@ -95,11 +106,11 @@ class Models:
     def kinds(self) -> set[Kind]:
         return {model.kind for model in (self.predict, self.train) if model is not None}
 
-    def get(self, mode: protocol.Mode) -> Model | None:
+    def get(self, mode: protocol.Mode) -> LoadedModel | None:
         return self.train if mode is protocol.Mode.TRAIN else self.predict
 
 
-def load(ref: str | None, *, train: bool = False, max_concurrency: int | None = None) -> Model:
+def load(ref: str | None, *, train: bool = False, max_concurrency: int | None = None) -> LoadedModel:
     """Load one callable: the prediction of a reference, or its training.
 
     Args:
@@ -115,7 +126,7 @@ def load(ref: str | None, *, train: bool = False, max_concurrency: int | None = 
     return model
 
 
-def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurrency: int | None = None) -> Models:
+def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurrency: int | None = None) -> LoadedModels:
     """Load the prediction, the training, or both; a file and a class named by both references are taken once."""
     if predict_ref is None and train_ref is None:
         raise ValueError("no model reference: set COG_PREDICT_TYPE_STUB, or run: in cog.yaml, to file.py:Name")
@@ -133,14 +144,14 @@ def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurren
     described = _describe(targets)
     _check_kinds(predict, train)
     shared = train is not None and predict is not None and train.instance is predict.instance
-    made: dict[Mode, Model] = {
+    made: dict[SchemaMode, LoadedModel] = {
         mode: _model(mode, target, described, max_concurrency, own_setup=not (shared and mode is TRAIN))
         for mode, target in targets
     }
-    return Models(made.get(PREDICT), made.get(TRAIN), described.document)
+    return LoadedModels(made.get(PREDICT), made.get(TRAIN), described.document)
 
 
-def _check_kinds(predict: loader.Target | None, train: loader.Target | None) -> None:
+def _check_kinds(predict: loader.LoadedCallable | None, train: loader.LoadedCallable | None) -> None:
     """One worker runs both.
 
     Raises:
@@ -161,7 +172,7 @@ def _check_kinds(predict: loader.Target | None, train: loader.Target | None) -> 
         )
 
 
-def _kind(target: loader.Target) -> Kind:
+def _kind(target: loader.LoadedCallable) -> Kind:
     if target.is_trio:
         return Kind.TRIO
     return Kind.ASYNC if target.is_async else Kind.SYNC
@@ -170,10 +181,10 @@ def _kind(target: loader.Target) -> Kind:
 @dataclass(frozen=True)
 class _Described:
     document: dict[str, Any]
-    signatures: Mapping[Mode, Signature]
+    signatures: Mapping[SchemaMode, Signature]
 
 
-def _describe(targets: list[tuple[Mode, loader.Target]]) -> _Described:
+def _describe(targets: list[tuple[SchemaMode, loader.LoadedCallable]]) -> _Described:
     """The document and the signatures: by COG_OPENAPI_SCHEMA, else from the code, else by what Cog's build left."""
     given = os.environ.get("COG_OPENAPI_SCHEMA")
     try:
@@ -200,7 +211,7 @@ def _describe(targets: list[tuple[Mode, loader.Target]]) -> _Described:
     return _Described(named, {mode: _driven(mode, signature, named) for mode, signature in signatures.items()})
 
 
-def _driven(mode: Mode, signature: Signature, named: dict[str, Any]) -> Signature:
+def _driven(mode: SchemaMode, signature: Signature, named: dict[str, Any]) -> Signature:
     """The signature by the document's word; one that knows predictions alone leaves a training as the code has it."""
     try:
         component = ready_made.component_of(named, mode.input)
@@ -221,13 +232,18 @@ def _read(file: str) -> dict[str, Any]:
 
 
 def _model(
-    mode: Mode, target: loader.Target, described: _Described, max_concurrency: int | None, *, own_setup: bool
-) -> Model:
+    mode: SchemaMode,
+    target: loader.LoadedCallable,
+    described: _Described,
+    max_concurrency: int | None,
+    *,
+    own_setup: bool,
+) -> LoadedModel:
     signature = described.signatures[mode]
     inputs = signature.inputs
     instance = target.instance
     healthcheck = None if instance is None else getattr(instance, "healthcheck", None)
-    return Model(
+    return LoadedModel(
         call=target.call,
         kind=_kind(target),
         concurrency=_concurrency(target, max_concurrency),
@@ -242,11 +258,11 @@ def _model(
     )
 
 
-def _setup(target: loader.Target) -> Callable[..., Any] | None:
+def _setup(target: loader.LoadedCallable) -> Callable[..., Any] | None:
     return loader.setup_call(target.instance, os.environ.get("COG_WEIGHTS"), trio=target.is_trio)
 
 
-def _concurrency(target: loader.Target, configured: int | None) -> int:
+def _concurrency(target: loader.LoadedCallable, configured: int | None) -> int:
     wanted = loader.concurrency_mark(target) if configured is None else configured
     if wanted is None:
         return 1
@@ -258,7 +274,7 @@ def _concurrency(target: loader.Target, configured: int | None) -> int:
     return max(wanted, 1)
 
 
-def _table(mode: Mode, inputs: Inputs) -> protocol.Inputs:
+def _table(mode: SchemaMode, inputs: Parameters) -> protocol.Inputs:
     return protocol.Inputs(
         component=mode.input,
         fields=tuple(

@@ -1,6 +1,6 @@
 """From what user code returned or yielded to what goes on the wire.
 
-One ``Outputs`` serves one run. Each item (the whole result, an element of a returned list, a yielded value)
+One ``OutputEncoder`` serves one run. Each item (the whole result, an element of a returned list, a yielded value)
 becomes JSON bytes, encoded once, or a ``FileItem``: a file on disk that the parent takes. Nothing here knows of
 sockets, frames or predictions, and nothing is sent before the whole item could be converted.
 
@@ -71,7 +71,7 @@ def is_file(value: object) -> bool:
     )
 
 
-class Outputs:
+class OutputEncoder:
     """Converts the outputs of one run.
 
     Args:

@@ -45,8 +45,8 @@ from cog_trio.bridge.protocol import (
     SlotId,
     SlotRequest,
 )
-from cog_trio.worker.ipc.message_writer import Writer, WriterBroken
-from cog_trio.worker.model.load import Models
+from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
+from cog_trio.worker.model.load import LoadedModels
 from cog_trio.worker.model.tracebacks import one_line
 from cog_trio.worker.runs.prepare_inputs import Unready, decode, prepare
 from cog_trio.worker.runs.slots import Job, Slot, Stage
@@ -74,11 +74,11 @@ class Executor(Protocol):
         """Have the main thread leave when no job is left."""
 
 
-class Tools(Protocol):
+class RuntimeInterface(Protocol):
     """What the main thread has made for this one when the model is there."""
 
     @property
-    def models(self) -> Models: ...
+    def models(self) -> LoadedModels: ...
 
     @property
     def executor(self) -> Executor: ...
@@ -92,18 +92,18 @@ class Tools(Protocol):
     async def check_health(self, id: str) -> HealthcheckResult: ...
 
 
-class IO:
+class IOThread:
     """The I/O thread. Its methods are for any thread, but where they say otherwise."""
 
     def __init__(self, control_in: int, control_out: int, slot0: int) -> None:
         self.inbox: Final[queue.SimpleQueue[Init | None]] = queue.SimpleQueue()  # None: leave
-        self.control: Final = Writer(control_out, lambda: self._flush_soon(self.control))
+        self.control: Final = MessageWriter(control_out, lambda: self._flush_soon(self.control))
         self.slots: Final[list[Slot]] = []
         self.stopping = False  # Shutdown has come
         self._control_in = control_in
         self._slot0 = slot0
         self._initialised = False
-        self._tools: Tools | None = None
+        self._tools: RuntimeInterface | None = None
         self._arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._cancelling: set[Job] = set()
         self._nursery: trio.Nursery | None = None
@@ -119,7 +119,7 @@ class IO:
         self._thread.start()
         self._up.wait()
 
-    def open_slots(self, tools: Tools, count: int) -> queue.SimpleQueue[bool]:
+    def open_slots(self, tools: RuntimeInterface, count: int) -> queue.SimpleQueue[bool]:
         """Take the sockets of ``count`` slots, which the parent sends now, and read all of them from then on.
 
         Gives a queue that has an item once they have come: True, or False if the worker is to leave instead.
@@ -164,7 +164,7 @@ class IO:
         assert self._tools is not None
         self._tools.closing(job)
 
-    def _flush_soon(self, writer: Writer) -> None:
+    def _flush_soon(self, writer: MessageWriter) -> None:
         self.post(self.start_soon, writer.flush)
 
     # All below: I/O thread
@@ -245,7 +245,7 @@ class IO:
         if self._tools is not None:
             self._tools.executor.stop()
 
-    async def _check_health(self, tools: Tools, id: str) -> None:
+    async def _check_health(self, tools: RuntimeInterface, id: str) -> None:
         self.send(await tools.check_health(id))
 
     def _cancel(self, message: Cancel) -> None:

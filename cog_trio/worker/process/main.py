@@ -27,32 +27,32 @@ from cog_trio.worker.executors.user_signals import guard
 from cog_trio.worker.logs.capture import Capture, install
 from cog_trio.worker.model.load import load_models
 from cog_trio.worker.model.tracebacks import one_line, trace
-from cog_trio.worker.process.io_thread import IO
-from cog_trio.worker.process.model_runtime import Tools
+from cog_trio.worker.process.io_thread import IOThread
+from cog_trio.worker.process.model_runtime import ModelRuntime
 from cog_trio.worker.runs.slots import end_forked_child
 
 SWITCH_INTERVAL: Final = 0.0005  # seconds that busy user code may keep the I/O thread from the GIL
 
 
-def live(control_in: int, control_out: int, slot0: int, out_r: int, err_r: int) -> None:
+def run(control_in: int, control_out: int, slot0: int, out_r: int, err_r: int) -> None:
     """From the first to the last: returns when the interpreter is to end."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     sys.argv = sys.argv[:1]  # models read it at import
     _keep_alive()
     gate.install(CancelationException)
-    io = IO(control_in, control_out, slot0)
+    io = IOThread(control_in, control_out, slot0)
     atexit.register(io.stop)  # runs after capture's own handler, which runs after those of user code
     capture = install(io.control, out_r, err_r)
     capture.private.update((control_in, slot0))
     io.start(capture.pump)
     gate.on_lost = lambda: io.post(gate.kick)
-    guard(gate, Strays(io).tell)
+    guard(gate, StrayExceptions(io).report)
     init = io.inbox.get()
     if init is not None:
         _live_with(init, io, capture)
 
 
-def _live_with(init: Init, io: IO, capture: Capture) -> None:
+def _live_with(init: Init, io: IOThread, capture: Capture) -> None:
     try:
         tools = _load(init, io, capture)
         if init.describe:
@@ -82,7 +82,7 @@ def _live_with(init: Init, io: IO, capture: Capture) -> None:
         gate.serving = False
 
 
-def _load(init: Init, io: IO, capture: Capture) -> Tools:
+def _load(init: Init, io: IOThread, capture: Capture) -> ModelRuntime:
     """Import the model and say what it is.
 
     Raises:
@@ -97,7 +97,7 @@ def _load(init: Init, io: IO, capture: Capture) -> Tools:
         end_forked_child(None)
     model = models.main
     capture.slots = model.concurrency
-    tools = Tools(models, capture, io)
+    tools = ModelRuntime(models, capture, io)
     io.send(
         Described(
             schema=tools.schema,
@@ -114,14 +114,14 @@ def _load(init: Init, io: IO, capture: Capture) -> Tools:
     return tools
 
 
-class Strays:
+class StrayExceptions:
     """Tells of what signal handlers of the model raise while none of its code runs, not more than once a second."""
 
-    def __init__(self, io: IO) -> None:
+    def __init__(self, io: IOThread) -> None:
         self._io = io
         self._told = -math.inf
 
-    def tell(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         now = time.monotonic()
         if now - self._told >= 1:
             self._told = now

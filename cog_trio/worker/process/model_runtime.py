@@ -21,11 +21,11 @@ from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.executors.mixed_executor import MixedExecutor
 from cog_trio.worker.executors.sync_executor import SyncExecutor
 from cog_trio.worker.logs.capture import Capture
-from cog_trio.worker.logs.run_log import Record, current
+from cog_trio.worker.logs.run_log import RunLog, current
 from cog_trio.worker.model.healthcheck import HealthCheck
-from cog_trio.worker.model.load import Models
+from cog_trio.worker.model.load import LoadedModels
 from cog_trio.worker.process.io_thread import Executor
-from cog_trio.worker.runs.slots import Job, Office, end_forked_child
+from cog_trio.worker.runs.slots import IOThreadInterface, Job, end_forked_child
 
 if TYPE_CHECKING:
     from cog_trio.worker.executors.asyncio_executor import AsyncExecutor
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _MODES: Final = {"replace": MetricMode.REPLACE, "increment": MetricMode.INCREMENT, "append": MetricMode.APPEND}
 
 
-class Tools:
-    def __init__(self, models: Models, capture: Capture, office: Office) -> None:
+class ModelRuntime:
+    def __init__(self, models: LoadedModels, capture: Capture, io_thread: IOThreadInterface) -> None:
         self.models: Final = models
         self.schema: Final = msgspec.Raw(msgspec.json.encode(models.document))
         self._server: SyncExecutor | AsyncExecutor | MixedExecutor = SyncExecutor(gate)
@@ -45,12 +45,12 @@ class Tools:
         if Kind.ASYNC in models.kinds:
             from cog_trio.worker.executors.asyncio_executor import AsyncExecutor  # a sync model does without asyncio
 
-            self._loop = AsyncExecutor(gate, office)
+            self._loop = AsyncExecutor(gate, io_thread)
             self._server = MixedExecutor(self._server, self._loop) if mixed else self._loop
         elif Kind.TRIO in models.kinds:
             from cog_trio.worker.executors.trio_executor import TrioExecutor
 
-            self._trio = TrioExecutor(gate, office)
+            self._trio = TrioExecutor(gate, io_thread)
         self.executor: Final[Executor] = self._trio or self._server
         self._capture = capture
         loop = self._trio or (None if mixed else self._loop)  # one that runs all the time
@@ -101,21 +101,21 @@ class Tools:
                 raise ValueError(f"metric {name!r}: {len(data)} bytes are over the limit of {MAX_METRIC}")
             job.metric(name, data, _MODES[mode])
 
-        self._capture.begin(job.record)
-        current.set(job.record)
+        self._capture.attach(job.run_log)
+        current.set(job.run_log)
         scope = self._scopes[job.run] = Scope(context=job.context, record=record)
         enter(scope)
 
     def leaving(self, job: Job) -> None:
-        self._capture.leave()
+        self._capture.flush_user_streams()
 
     def closing(self, job: Job) -> None:
         scope = self._scopes.pop(job.run, None)
         if scope is None:  # no user code began
-            job.record.finish()
+            job.run_log.finish()
         else:
             scope.close()
-            self._capture.end(job.record)
+            self._capture.detach(job.run_log)
 
     def _only_scope(self) -> Scope | None:
         return next(iter(self._scopes.values()), None)
@@ -123,7 +123,7 @@ class Tools:
     def _outside(self) -> contextvars.Context:
         """The context of code that belongs to no run, whatever runs beside it: its text is the service's."""
         context = contextvars.Context()
-        context.run(current.set, cast(Record, self._capture.service))  # all that is asked of it is a Journal's
+        context.run(current.set, cast(RunLog, self._capture.service))  # all that is asked of it is a Journal's
         context.run(enter, Scope())
         return context
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from cog_trio.net.host_policy import HostRefused, Hosts
+from cog_trio.net.host_policy import HostPolicy, HostRefused
 from cog_trio.net.http_client import ClientUnusable, error_reason, open_body, open_client
 from cog_trio.sdk._urls import decode_data_url, get_filename, url_scheme
-from cog_trio.worker.model.input_values import InputError, Source, private_folder
+from cog_trio.worker.model.input_values import FileSource, InputError, private_folder
 
 if TYPE_CHECKING:
     import httpx
@@ -39,17 +39,17 @@ class _Failed(Exception):
     """One source failed; the text says why."""
 
 
-class _Again(_Failed):
+class _RetryDownload(_Failed):
     """It failed in a way that may pass: no connection, or the server's own fault."""
 
 
 async def fetch_all(
-    sources: Sequence[Source],
+    sources: Sequence[FileSource],
     folder: str,
     *,
     timeout: float,
     limit: int | None = None,
-    hosts: Hosts | None = None,
+    hosts: HostPolicy | None = None,
     tell: Callable[[int, int | None], None] | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> dict[tuple[str, int | None], str]:
@@ -93,17 +93,17 @@ def remove(folder: str) -> None:
         shutil.rmtree(folder)
 
 
-def _named(source: Source, why: str) -> InputError:
+def _named(source: FileSource, why: str) -> InputError:
     return InputError(source.field, why, index=source.index, url=source.url)
 
 
 class _Fetches:
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[FileSource],
         folder: str,
         limit: int | None,
-        hosts: Hosts | None,
+        hosts: HostPolicy | None,
         tell: Callable[[int, int | None], None] | None,
     ) -> None:
         self.files: dict[tuple[str, int | None], str] = {}
@@ -163,7 +163,7 @@ class _Fetches:
         for pause in (*PAUSES, None):
             try:
                 await self._get(self._client, url, path)
-            except _Again:
+            except _RetryDownload:
                 if pause is None:
                     raise
                 await trio.sleep(pause)
@@ -192,7 +192,7 @@ class _Fetches:
         try:
             async with client.stream("GET", url) as response:
                 if response.status_code >= 400:
-                    kind = _Again if response.status_code >= 500 else _Failed
+                    kind = _RetryDownload if response.status_code >= 500 else _Failed
                     reason = response.reason_phrase or httpx.codes.get_reason_phrase(response.status_code)
                     raise kind(f"the server answered {response.status_code} {reason}".rstrip())
                 length = response.headers.get("content-length", "")
@@ -204,7 +204,7 @@ class _Fetches:
         except HostRefused as error:
             raise _Failed(str(error)) from error
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise _Again(f"no connection: {error_reason(error)}") from error
+            raise _RetryDownload(f"no connection: {error_reason(error)}") from error
         except httpx.TimeoutException as error:
             raise _Failed("the server did not answer in time") from error
         except httpx.HTTPError as error:

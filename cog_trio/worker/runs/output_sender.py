@@ -15,7 +15,7 @@ from cog_trio.bridge.codec import encode_frame
 from cog_trio.bridge.protocol import MAX_INLINE, FileKind, FileOutput, FileOutputKind, LogSource, OutputChunk
 from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.model.input_values import InputError
-from cog_trio.worker.model.output_values import NOT_FINITE, Composed, FileItem, Outputs
+from cog_trio.worker.model.output_values import NOT_FINITE, Composed, FileItem, OutputEncoder
 from cog_trio.worker.model.tracebacks import one_line, trace
 from cog_trio.worker.runs.slots import Job
 
@@ -32,12 +32,12 @@ def is_async_stream(result: object) -> bool:
     return hasattr(type(result), "__anext__")
 
 
-class Sender:
+class OutputSender:
     """The outputs of one run as frames, in the order of their index; files count too (W50)."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._values = Outputs(job.predict.output_dir)
+        self._values = OutputEncoder(job.predict.output_dir)
         self._index = 0  # of the next item
         self.is_stream = False
 
@@ -82,7 +82,7 @@ class Sender:
         A cancel explains a fault: no traceback then. To be called inside ``gate.user_code``, and guarded against what
         that raises: exceptions and streams of the user's are asked for their text.
         """
-        self._job.slot.office.leaving(self._job)
+        self._job.slot.io_thread.leaving(self._job)
         if self._values.not_finite:
             self._post(NOT_FINITE + "\n")
         if fault is None:
@@ -98,4 +98,4 @@ class Sender:
 
     def _post(self, text: str) -> None:
         with gate.runtime():
-            self._job.record.post(LogSource.STDERR, text)
+            self._job.run_log.post(LogSource.STDERR, text)

@@ -19,7 +19,7 @@ import trio
 from cog_trio.bridge.json_value import decode_json
 from cog_trio.bridge.protocol import DOWNLOADS, Fetching, Spilled
 from cog_trio.net import http_client
-from cog_trio.net.host_policy import Hosts
+from cog_trio.net.host_policy import HostPolicy
 from cog_trio.sdk import _urls
 from cog_trio.worker.ipc.message_writer import WriterBroken
 from cog_trio.worker.model.input_values import InputError, sources
@@ -30,7 +30,9 @@ from cog_trio.worker.runs.slots import Job
 AT_ONCE: Final = 2**16  # bytes of JSON that are decoded without a thread
 _TIMEOUT: Final = float(os.environ.get("COG_TRIO_DOWNLOAD_TIMEOUT", "600"))  # seconds for all files of a run
 _LIMIT: Final = int(os.environ["COG_TRIO_DOWNLOAD_LIMIT"]) if "COG_TRIO_DOWNLOAD_LIMIT" in os.environ else None
-_HOSTS: Final = Hosts(os.environ["COG_TRIO_INPUT_HOSTS"].split(",")) if "COG_TRIO_INPUT_HOSTS" in os.environ else None
+_HOSTS: Final = (
+    HostPolicy(os.environ["COG_TRIO_INPUT_HOSTS"].split(",")) if "COG_TRIO_INPUT_HOSTS" in os.environ else None
+)
 _urls.open_client = partial(http_client.open_sync_client, hosts=_HOSTS)  # files that a model reads itself
 
 

@@ -37,14 +37,14 @@ from cog_trio.bridge.protocol import (
     SlotId,
 )
 from cog_trio.worker.cancel.gate import gate
-from cog_trio.worker.ipc.message_writer import Writer, WriterBroken
-from cog_trio.worker.logs.run_log import Record
+from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
+from cog_trio.worker.logs.run_log import RunLog
 from cog_trio.worker.model.input_values import Files, coerce
-from cog_trio.worker.model.load import Model
+from cog_trio.worker.model.load import LoadedModel
 from cog_trio.worker.model.tracebacks import sole, trace
 
 
-class Office(Protocol):
+class IOThreadInterface(Protocol):
     """What slots and executors ask of the I/O thread, from any thread."""
 
     def send(self, message: ControlResponse) -> None:
@@ -99,11 +99,13 @@ class Stage(Enum):
 class Slot:
     """One socket; ``fd`` stays the caller's to close."""
 
-    def __init__(self, index: SlotId, fd: int, office: Office, on_pending: Callable[[Slot], None]) -> None:
+    def __init__(
+        self, index: SlotId, fd: int, io_thread: IOThreadInterface, on_pending: Callable[[Slot], None]
+    ) -> None:
         self.index: Final = index
         self.fd: Final = fd
-        self.office: Final = office
-        self.writer: Final = Writer(fd, lambda: on_pending(self))
+        self.io_thread: Final = io_thread
+        self.writer: Final = MessageWriter(fd, lambda: on_pending(self))
         self.cancelled = 0  # highest run that the parent has cancelled
         self.job: Job | None = None
         self.dead = False
@@ -116,9 +118,9 @@ class Slot:
         """
         self.writer.write(encode_frame(message))
 
-    def ask_late(self, record: Record) -> None:
+    def ask_late(self, run_log: RunLog) -> None:
         """Have the I/O thread send what a torrent of text leaves waiting."""
-        self.office.post(self.office.start_soon, record.send_late)
+        self.io_thread.post(self.io_thread.start_soon, run_log.send_late)
 
     def fail(self, reason: str) -> None:
         """The slot can't be used any more, and its run, if any, has failed with this reason. Repeatable."""
@@ -126,22 +128,22 @@ class Slot:
             self.dead = True
             job = self.job
             if job is None:
-                self.office.send(Failed(reason, self.index))
+                self.io_thread.send(Failed(reason, self.index))
             else:
-                self.office.send(Failed(reason, self.index, job.id, job.run))
+                self.io_thread.send(Failed(reason, self.index, job.id, job.run))
 
 
 class Job:
     """One run in the worker."""
 
-    def __init__(self, slot: Slot, predict: Predict, model: Model) -> None:
+    def __init__(self, slot: Slot, predict: Predict, model: LoadedModel) -> None:
         self.slot: Final = slot
         self.id: Final = predict.id
         self.run: Final = predict.run
         self.predict: Final = predict
         self.model: Final = model  # the callable that it calls
         self.context: dict[str, str] = predict.context
-        self.record: Final = Record(slot.index, predict.id, predict.run, slot.emit, slot.writer, slot.ask_late)
+        self.run_log: Final = RunLog(slot.index, predict.id, predict.run, slot.emit, slot.writer, slot.ask_late)
         self.stage = Stage.PREPARING
         self.scope: trio.CancelScope | None = None  # of the preparation, where that takes time
         self.input: dict[str, Any] = {}
@@ -166,7 +168,7 @@ class Job:
     def open(self) -> None:
         """User code begins; on the main thread, in the context that will run it."""
         self.stage = Stage.RUNNING
-        self.slot.office.opened(self)
+        self.slot.io_thread.opened(self)
 
     # From the code of the run
 
@@ -177,7 +179,7 @@ class Job:
           WriterBroken: if the parent has closed the socket.
         """
         writer = self.slot.writer
-        self.record.send()  # what was printed before it
+        self.run_log.send()  # what was printed before it
         if writer.full:
             writer.wait(gate.wake_fd)
         writer.write(frame)
@@ -185,15 +187,15 @@ class Job:
     def metric(self, name: str, value: bytes, mode: MetricMode) -> None:
         """Send one metric, from any thread of the run. After its end: nothing."""
         with gate.runtime():
-            self.record.post_frame(encode_frame(Metric(name, msgspec.Raw(value), mode)))
-            self.record.wait()
+            self.run_log.post_frame(encode_frame(Metric(name, msgspec.Raw(value), mode)))
+            self.run_log.wait()
 
     # Ends
 
     def end(self, error: str | None, *, seconds: float = 0.0, is_stream: bool = False) -> None:
         """User code has ended, or its inputs could not be made: send what was written, then the terminal frame."""
         slot = self.slot
-        self.slot.office.closing(self)
+        self.slot.io_thread.closing(self)
         self.stage = Stage.ENDED
         if slot.dead:
             self._finish()
@@ -231,19 +233,19 @@ class Job:
     def cut(self) -> None:
         """No user code began, and none will."""
         self.stage = Stage.ENDED
-        self.record.finish()
+        self.run_log.finish()
         if not self.slot.dead:
-            self.slot.office.send(Cancelled(self.slot.index, self.id, self.run))
+            self.slot.io_thread.send(Cancelled(self.slot.index, self.id, self.run))
         self._finish()
 
     def _finish(self) -> None:
         if self.cleanup is None:
             self.idle()
         else:
-            self.slot.office.post(self.slot.office.clean, self)
+            self.slot.io_thread.post(self.slot.io_thread.clean, self)
 
     def idle(self) -> None:
         """Nothing of the run is left."""
         self.slot.job = None
         if not self.slot.dead:
-            self.slot.office.send(Idle(self.slot.index, self.id, self.run))
+            self.slot.io_thread.send(Idle(self.slot.index, self.id, self.run))

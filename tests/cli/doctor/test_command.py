@@ -11,8 +11,8 @@ import pytest
 from cog_trio.cli.doctor import command
 from cog_trio.cli.doctor.deprecated_names import Subject, deprecated, imported_elsewhere, older_key
 from cog_trio.cli.doctor.findings import Finding, mend, mended
-from cog_trio.cli.doctor.missing_requirements import unnamed
-from cog_trio.cli.doctor.python_source import Source
+from cog_trio.cli.doctor.missing_requirements import missing_requirements
+from cog_trio.cli.doctor.python_source import PythonSource
 
 OLD = """\
 # a model of old
@@ -55,7 +55,7 @@ model: "list" = [Runner]
 def _look(folder: Path, text: str | bytes, name: str | None = None, *, train: bool = False) -> list[Finding]:
     path = folder / "predict.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    source = Source(path, "predict.py")
+    source = PythonSource(path, "predict.py")
     return list(deprecated(Subject(source, name, imported_elsewhere(folder, path), train)))
 
 
@@ -215,8 +215,8 @@ def test_imports_that_no_requirement_names_are_hints(tmp_path: Path) -> None:
         "import json, yaml, trio, helper, absent\nimport numpy.linalg\nfrom cog import Input\n"
     )
     (tmp_path / "helper.py").write_text("import click\nimport yaml\nimport predict\n")
-    source = Source(tmp_path / "predict.py", "predict.py")
-    assert [str(finding) for finding in unnamed(source, tmp_path, frozenset({"numpy"}))] == [
+    source = PythonSource(tmp_path / "predict.py", "predict.py")
+    assert [str(finding) for finding in missing_requirements(source, tmp_path, frozenset({"numpy"}))] == [
         "predict.py:1: hint: yaml (PyYAML) is imported, but the requirements do not name it",
         "helper.py:1: hint: click is imported, but the requirements do not name it",
     ]

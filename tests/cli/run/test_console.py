@@ -16,7 +16,7 @@ from trio.testing import MockClock
 
 from cog_trio.cli.run import console, progress
 from cog_trio.cli.run.console import Console, open_console
-from cog_trio.cli.run.session import Stop, run_session
+from cog_trio.cli.run.session import StopRequest, run_session
 
 
 class Seen:
@@ -118,7 +118,7 @@ async def test_a_full_disk_is_told_and_a_failure(
 ) -> None:
     """Also when the last of what was written found it, after all was well."""
 
-    async def body(out: Console, stop: Stop) -> int:
+    async def body(out: Console, stop: StopRequest) -> int:
         out.out(b"x")
         if body_waits:
             await trio.sleep_forever()
@@ -160,7 +160,7 @@ def test_without_rich_each_thing_is_said_once(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(builtins, "__import__", no_rich)
     made = progress.open_bar(colour=True)
-    assert isinstance(made, progress.PlainBar)
+    assert isinstance(made, progress.PlainProgressLine)
     made.phase("Setting up")
     for fetched in (None, (5, 10), (6, 10)):
         made.amount(fetched)

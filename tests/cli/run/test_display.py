@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cog_trio.cli.run.console import OUT, Console
-from cog_trio.cli.run.display import Display, Look
-from cog_trio.cli.run.output_writer import BadOutput, Shape
+from cog_trio.cli.run.display import Display, DisplayStyle
+from cog_trio.cli.run.output_writer import BadOutput, OutputForm
 
 TEXTS = {"type": "array", "items": {"type": "string"}, "x-cog-array-type": "iterator"}
 GLUED = {**TEXTS, "x-cog-array-display": "concatenate"}
@@ -41,8 +41,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def display(output: dict[str, Any], **look: Any) -> tuple[Display, Paper]:
     paper = Paper()
-    shape = Shape({"components": {"schemas": {"Output": output}}}, "predict")
-    return Display(paper, Look(**{"destination": None, "as_json": False, "terminal": False, **look}), shape), paper
+    shape = OutputForm({"components": {"schemas": {"Output": output}}}, "predict")
+    return Display(
+        paper, DisplayStyle(**{"destination": None, "as_json": False, "terminal": False, **look}), shape
+    ), paper
 
 
 def done(output: Any, **more: Any) -> dict[str, Any]:

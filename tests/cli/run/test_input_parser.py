@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cog_trio.cli.run.input_parser import PIECE, BadInputs, Inputs, json_object, pair
+from cog_trio.cli.run.input_parser import PIECE, BadInputs, InputParser, json_object, pair
 from cog_trio.cli.run.output_writer import decode
 
 SCHEMA: dict[str, Any] = {
@@ -55,7 +55,7 @@ def _read(source: str) -> bytes:
 
 
 def _build(*texts: str, given: dict[str, Any] | None = None, document: dict[str, Any] = DOCUMENT) -> dict[str, Any]:
-    return Inputs.of(document, "predict").build([pair(text) for text in texts], given or {}, _read)
+    return InputParser.of(document, "predict").build([pair(text) for text in texts], given or {}, _read)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_model_of_any_inputs_takes_any_name() -> None:
 
 def test_training_inputs_are_another_component() -> None:
     document = {"components": {"schemas": {"TrainingInput": {"properties": {"epochs": {"type": "integer"}}}}}}
-    assert Inputs.of(document, "train").build([("epochs", "3")], {}, _read) == {"epochs": 3}
+    assert InputParser.of(document, "train").build([("epochs", "3")], {}, _read) == {"epochs": 3}
 
 
 @pytest.mark.parametrize("text", ["name", "=value", ""])
@@ -222,5 +222,5 @@ def test_deep_json_is_refused_not_crashed() -> None:
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 2])
 def test_a_file_of_any_size_is_whole(size: int) -> None:
     content = bytes(range(256)) * (size // 256 + 1)
-    url = Inputs.of(DOCUMENT, "predict").build([("image", "@x.png")], {}, lambda _: content[:size])["image"]
+    url = InputParser.of(DOCUMENT, "predict").build([("image", "@x.png")], {}, lambda _: content[:size])["image"]
     assert decode(url) == content[:size]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cog_trio.cli.run.output_writer import BadOutput, Files, Shape, check_destination, decode
+from cog_trio.cli.run.output_writer import BadOutput, OutputForm, OutputNames, check_destination, decode
 
 URI = {"type": "string", "format": "uri"}
 PNG = "data:image/png;base64," + base64.b64encode(b"pixels").decode()
@@ -39,7 +39,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_files_are_written_with_the_right_suffix(
     destination: str | None, schema: dict[str, Any], value: Any, names: list[str], tmp_path: Path
 ) -> None:
-    files = Files(destination)
+    files = OutputNames(destination)
     assert files.concern(value)
     left = files.replace(value, schema)
     assert [str(path) for path in files.written] == names
@@ -50,12 +50,12 @@ def test_files_are_written_with_the_right_suffix(
 
 def test_no_file_takes_the_place_of_another(tmp_path: Path) -> None:
     """Members whose names become the same one, and the JSON that ``-o`` names."""
-    files = Files(None)
+    files = OutputNames(None)
     content = {"a.b": "data:,1", "a_b": "data:,2", "a/b": "data:,3"}
     left = files.replace(content, {})
     assert left == {"a.b": "output.a_b.txt", "a_b": "output.a_b.2.txt", "a/b": "output.a_b.3.txt"}
     assert [Path(name).read_text() for name in left.values()] == ["1", "2", "3"]
-    beside = Files("out.json", beside=True)
+    beside = OutputNames("out.json", beside=True)
     assert beside.replace("data:application/json,{}", {}) == "out.2.json"
 
 
@@ -67,7 +67,7 @@ def test_a_link_a_device_and_a_folder_stay_what_they_are(tmp_path: Path) -> None
     for destination, name in (("link", "a"), ("/dev/null", "b.png"), (None, "c.p n\ng")):
         source = staging / name
         source.write_text("content")
-        files = Files(destination, staging.as_uri() + "/")
+        files = OutputNames(destination, staging.as_uri() + "/")
         if destination is None:
             with pytest.raises(BadOutput, match=r"output\.p_n_g can't be written: Is a directory"):
                 files.replace(source.as_uri(), {})
@@ -81,12 +81,12 @@ def test_a_link_a_device_and_a_folder_stay_what_they_are(tmp_path: Path) -> None
 
 def test_a_value_that_the_schema_calls_a_text_stays_one(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string"}}}
-    assert Files(None).replace({"text": PNG}, schema) == {"text": PNG}
+    assert OutputNames(None).replace({"text": PNG}, schema) == {"text": PNG}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_url_of_an_uploaded_file_stays_one() -> None:
-    assert Files(None).replace("https://host/a.png", URI) == "https://host/a.png"
+    assert OutputNames(None).replace("https://host/a.png", URI) == "https://host/a.png"
 
 
 def test_a_staged_file_is_moved_and_keeps_its_suffix(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_staged_file_is_moved_and_keeps_its_suffix(tmp_path: Path) -> None:
     staging.mkdir()
     (staging / "w.safetensors").write_bytes(b"weights")
     prefix = staging.as_uri() + "/"
-    files = Files(None, prefix)
+    files = OutputNames(None, prefix)
     assert files.replace({"w": prefix + "w.safetensors"}, {}) == {"w": "output.w.safetensors"}
     assert (tmp_path / "output.w.safetensors").read_bytes() == b"weights"
     assert list(staging.iterdir()) == []
@@ -104,12 +104,12 @@ def test_a_file_url_that_is_not_ours_is_a_text(tmp_path: Path) -> None:
     """A model, or a server, must not make us move files."""
     (tmp_path / "secret").write_text("s")
     url = (tmp_path / "secret").as_uri()
-    assert Files(None, (tmp_path / "staging").as_uri() + "/").replace(url, URI) == url
+    assert OutputNames(None, (tmp_path / "staging").as_uri() + "/").replace(url, URI) == url
     assert (tmp_path / "secret").exists()
 
 
 def test_json_has_its_files_beside_it(tmp_path: Path) -> None:
-    files = Files("result.json", beside=True)
+    files = OutputNames("result.json", beside=True)
     assert files.replace(PNG, URI) == "result.png"
     assert files.write(b"{}", ".json") == Path("result.json")
 
@@ -118,7 +118,7 @@ def test_json_has_its_files_beside_it(tmp_path: Path) -> None:
     ("destination", "name"), [("a.txt", "a.txt"), ("folder/", "folder/output.json"), ("plain", "plain")]
 )
 def test_what_is_no_file_is_written_where_it_was_asked_for(destination: str, name: str, tmp_path: Path) -> None:
-    Files(destination).write(b"[]", ".json")
+    OutputNames(destination).write(b"[]", ".json")
     assert (tmp_path / name).read_bytes() == b"[]"
 
 
@@ -137,8 +137,8 @@ def test_a_place_that_can_not_be_is_found_out_before(tmp_path: Path) -> None:
 
 
 def test_shapes() -> None:
-    def shape(output: dict[str, Any]) -> Shape:
-        return Shape({"components": {"schemas": {"Output": output}}}, "predict")
+    def shape(output: dict[str, Any]) -> OutputForm:
+        return OutputForm({"components": {"schemas": {"Output": output}}}, "predict")
 
     glued = shape(
         {

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cog_trio.cli.run.display import Display, Look
+from cog_trio.cli.run.display import Display, DisplayStyle
 from cog_trio.cli.run.http_run import events, show_event
-from cog_trio.cli.run.input_parser import Inputs
-from cog_trio.cli.run.output_writer import Shape
-from cog_trio.cli.run.remote_server import Refused, finished, refusal, understood
+from cog_trio.cli.run.input_parser import InputParser
+from cog_trio.cli.run.output_writer import OutputForm
+from cog_trio.cli.run.remote_server import ServerRefused, finished, refusal, understood
 from tests.cli.run.test_display import Paper
 
 
@@ -36,8 +36,10 @@ from tests.cli.run.test_display import Paper
 )
 async def test_an_event_that_makes_no_sense_is_refused(event: str, data: Any) -> None:
     paper = Paper()
-    with pytest.raises(Refused, match=f"the event {event} is not as it should be"):
-        await show_event(event, data, Display(paper, Look(None, False, False), Shape({}, "predict")), paper)
+    with pytest.raises(ServerRefused, match=f"the event {event} is not as it should be"):
+        await show_event(
+            event, data, Display(paper, DisplayStyle(None, False, False), OutputForm({}, "predict")), paper
+        )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ async def test_a_stream_that_makes_no_sense_is_refused(body: bytes) -> None:
         yield b"\n\n"
 
     async with aclosing(pieces()) as stream:
-        with pytest.raises(Refused, match="can't be understood"):
+        with pytest.raises(ServerRefused, match="can't be understood"):
             _ = [event async for event in events(stream)]
 
 
@@ -66,13 +68,13 @@ async def test_a_stream_that_makes_no_sense_is_refused(body: bytes) -> None:
     ],
 )
 def test_a_document_that_makes_no_sense_is_refused(schemas: Any) -> None:
-    with pytest.raises(Refused, match=r"its openapi\.json"), understood("its openapi.json"):
-        Inputs.of({"components": {"schemas": schemas} if schemas is not None else None}, "predict")
+    with pytest.raises(ServerRefused, match=r"its openapi\.json"), understood("its openapi.json"):
+        InputParser.of({"components": {"schemas": schemas} if schemas is not None else None}, "predict")
 
 
 @pytest.mark.parametrize("field", [{"type": ["string", "null"]}, {"anyOf": None}, {"anyOf": [{"type": ["integer"]}]}])
 def test_a_type_that_is_none_of_ours_is_any(field: dict[str, Any]) -> None:
-    inputs = Inputs.of({"components": {"schemas": {"Input": {"properties": {"s": field}}}}}, "predict")
+    inputs = InputParser.of({"components": {"schemas": {"Input": {"properties": {"s": field}}}}}, "predict")
     assert inputs.build([("s", "x")], {}, lambda _: b"") == {"s": "x"}
 
 

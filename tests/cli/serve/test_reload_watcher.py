@@ -10,7 +10,7 @@ import pytest
 import trio
 from watchfiles import Change
 
-from cog_trio.cli.launch_plan import Launch
+from cog_trio.cli.launch_plan import LaunchPlan
 from cog_trio.cli.serve.reload_watcher import _counts, _why, obstacle, watch
 from cog_trio.config.settings import BadSetting, Settings, read, worker_variables
 
@@ -68,7 +68,7 @@ async def test_a_folder_that_is_made_again_or_replaced_is_watched_on(tmp_path: P
     """And the end does not wait for the next change: the thread looks up soon."""
     service: Any = Service()
     folder, other = tmp_path / "model", tmp_path / "other"
-    plan = Launch("cog-trio", Settings(reload=True), str(folder), "predict.py", None, {})
+    plan = LaunchPlan("cog-trio", Settings(reload=True), str(folder), "predict.py", None, {})
     folder.mkdir()
     other.mkdir()
     async with trio.open_nursery() as nursery:
@@ -96,7 +96,7 @@ async def test_what_the_system_can_not_watch_ends_the_watching_alone(
     monkeypatch.setattr("watchfiles.main.RustNotify", full)
     with trio.fail_after(20):
         service: Any = Service()
-        await watch(service, Launch("cog-trio", Settings(reload=True), str(tmp_path), "predict.py", None, {}))
+        await watch(service, LaunchPlan("cog-trio", Settings(reload=True), str(tmp_path), "predict.py", None, {}))
     assert "--reload has ended" in caplog.text
 
 

@@ -16,7 +16,7 @@ import trio.testing
 from cog_trio.bridge.protocol import Mode
 from cog_trio.config.settings import Settings
 from cog_trio.observe.prometheus import Metrics
-from cog_trio.service.watchers import forsaken
+from cog_trio.service.watchers import is_abandoned
 from cog_trio.state.event_log import Subscription
 from cog_trio.state.health import HealthSnapshot
 from cog_trio.state.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, WebhookEvent
@@ -131,7 +131,7 @@ class FakeService:
     shutdowns: int = 0
     refusal: Exception | None = None  # what create raises
     streaming: bool = False
-    history: int = 1024  # events
+    event_log: int = 1024  # events
     modes: set[Mode] = field(default_factory=lambda: {Mode.PREDICT})
     asked: Mode | None = None  # for which kind it was last asked to admit one
     created: trio.Event = field(default_factory=trio.Event)
@@ -194,7 +194,7 @@ class FakeService:
             watched=watched,
             streamed=streamed,
             run=f"run{len(self.calls)}",
-            history=self.history,
+            event_log=self.event_log,
             mode=mode,
             trace=trace,
         )
@@ -219,10 +219,10 @@ class FakeService:
             self._left(prediction)
 
     def follow(self, prediction: Prediction, after: str | None = None) -> Subscription:
-        return prediction.history.follow(after, lambda: self._left(prediction))
+        return prediction.event_log.follow(after, lambda: self._left(prediction))
 
     def _left(self, prediction: Prediction) -> None:
-        if forsaken(prediction):
+        if is_abandoned(prediction):
             prediction.cancel()
             self.finish(prediction.id, Fact.CUT)
 

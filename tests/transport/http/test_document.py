@@ -143,7 +143,7 @@ def test_what_needs_no_token_says_so() -> None:
 
 def test_every_status_in_the_code_is_in_the_document() -> None:
     """A number that is given to what makes replies is a status; h11 adds its own."""
-    makers = {"Reply", "BadBody", "_refuse", "refuse", "shown", "RemoteProtocolError"}
+    makers = {"Response", "BadBody", "_refuse", "refuse", "shown", "RemoteProtocolError"}
     named: set[int] = set()
     for file in HTTP.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

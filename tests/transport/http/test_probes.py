@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from cog_trio.state.health import HealthSnapshot, State
+from cog_trio.state.health import HealthSnapshot, HealthState
 from tests.transport.http.support import FakeService, app_of, connect, protocols
 
 __all__ = ["protocols"]
@@ -42,7 +42,7 @@ class Shown(FakeService):
 
 
 def test_every_state_is_in_the_table() -> None:
-    assert {*STATES} == {*(state.value for state in State), "BUSY", "UNHEALTHY"}
+    assert {*STATES} == {*(state.value for state in HealthState), "BUSY", "UNHEALTHY"}
 
 
 @pytest.mark.parametrize(("status", "answers"), STATES.items(), ids=STATES)

@@ -288,7 +288,7 @@ async def test_large_bodies_are_looked_at_in_a_thread(
     threads = []
     decode = bodies.decode_create
 
-    def decode_create(body: bytes) -> bodies.Create:
+    def decode_create(body: bytes) -> bodies.CreateRequest:
         threads.append(threading.get_ident())
         return decode(body)
 

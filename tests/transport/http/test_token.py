@@ -12,7 +12,7 @@ import trio.testing
 from cog_trio.config.settings import Settings
 from cog_trio.transport.http.api.access_control import MAX_UNREAD
 from cog_trio.transport.http.protocol.connection import App
-from cog_trio.transport.http.protocol.receive_queue import Inbox
+from cog_trio.transport.http.protocol.receive_queue import ReceiveQueue
 from tests.transport.http.protocol.test_http2 import Client2
 from tests.transport.http.support import FakeService, InstantService, app_of, connect, protocols, request
 from tests.transport.websocket.test_conversation import handshake, talking
@@ -209,10 +209,10 @@ async def test_a_token_that_nobody_asks_for_is_no_fault(nursery: trio.Nursery) -
 async def test_a_strangers_body_is_not_read_and_a_long_one_costs_the_connection(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unread(self: Inbox) -> Any:
+    async def unread(self: ReceiveQueue) -> Any:
         raise AssertionError("the body was read")
 
-    monkeypatch.setattr(Inbox, "receive", unread)
+    monkeypatch.setattr(ReceiveQueue, "receive", unread)
     client = connect(nursery, app())
     short = await client.request("POST", "/predictions", b" " * MAX_UNREAD)
     assert (short.status, short.headers.get("connection")) == (401, None)

@@ -156,7 +156,7 @@ async def test_D4_closing_the_socket_cancels_what_it_started_and_nothing_else(se
         assert (await talk.event())["id"] == "other"
     assert mine.cancel_requested
     assert not other.cancel_requested
-    assert other.history.followers == 0
+    assert other.event_log.followers == 0
 
 
 @pytest.mark.parametrize(
@@ -224,13 +224,13 @@ async def test_a_training_is_not_followed(service: FakeService) -> None:
 async def test_one_follower_too_many(service: FakeService) -> None:
     prediction = service.create(id="a")
     for _ in range(MAX_FOLLOWERS):
-        prediction.history.follow()
+        prediction.event_log.follow()
     async with talking(app_of(service)) as talk:
         assert (await talk.refusal({"id": "a"}))["data"]["status"] == 429
 
 
 async def test_W33_what_was_lost_is_told(service: FakeService) -> None:
-    service.history = 3
+    service.event_log = 3
     prediction = service.create(id="a")
     prediction.dispatched()
     for number in range(10):

@@ -397,7 +397,7 @@ def test_gate_raises_in_user_code_once() -> None:
 
     gate = cancel.Gate()
     gate.exception = Cut
-    gate.begin(1)
+    gate.begin_run(1)
     gate.request(1)
     with pytest.raises(Cut):
         gate.user_code(1).__enter__()
@@ -405,8 +405,8 @@ def test_gate_raises_in_user_code_once() -> None:
     with gate.user_code(1):
         gate.request(1)
         gate.deliver()  # the clean-up is not disturbed
-    gate.end()
-    gate.begin(2)
+    gate.end_run()
+    gate.begin_run(2)
     with gate.user_code(2):
         assert gate.inside
         gate.deliver()

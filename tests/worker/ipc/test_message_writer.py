@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.worker.ipc.message_writer import HIGH_WATER, Writer, WriterBroken
+from cog_trio.worker.ipc.message_writer import HIGH_WATER, MessageWriter, WriterBroken
 
 JOIN = 20.0  # seconds that a thread of a test may take
 
@@ -31,7 +31,7 @@ class Woken:
         self.count += 1
 
 
-def fill(writer: Writer, message: bytes = b"x" * 1000) -> int:
+def fill(writer: MessageWriter, message: bytes = b"x" * 1000) -> int:
     """Write until full; gives the number of messages."""
     count = 0
     while not writer.full:
@@ -52,7 +52,7 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
 
 def test_what_the_kernel_takes_leaves_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
     woken = Woken()
-    writer = Writer(pair[0].fileno(), woken)
+    writer = MessageWriter(pair[0].fileno(), woken)
     writer.write(b"hello")
     assert pair[1].recv(100) == b"hello"
     assert (writer.pending, woken.count, writer.full) == (0, 0, False)
@@ -60,7 +60,7 @@ def test_what_the_kernel_takes_leaves_at_once(pair: tuple[socket.socket, socket.
 
 def test_a_slow_reader_never_blocks_write_and_wakes_once(pair: tuple[socket.socket, socket.socket]) -> None:
     woken = Woken()
-    writer = Writer(pair[0].fileno(), woken)
+    writer = MessageWriter(pair[0].fileno(), woken)
     fill(writer)
     writer.write(b"more")
     assert writer.pending > HIGH_WATER
@@ -71,7 +71,7 @@ async def test_flush_sends_all_in_order_and_can_be_asked_for_again(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     woken = Woken()
-    writer = Writer(pair[0].fileno(), woken)
+    writer = MessageWriter(pair[0].fileno(), woken)
     for round_ in (1, 2):
         count = 0
         while not writer.full:
@@ -86,7 +86,7 @@ async def test_flush_sends_all_in_order_and_can_be_asked_for_again(
 
 
 def test_a_waiting_producer_sends_by_itself(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     count = fill(writer)
     reader = threading.Thread(target=read_exactly, args=(pair[1], count * 1000))
     reader.start()
@@ -98,7 +98,7 @@ def test_a_waiting_producer_sends_by_itself(pair: tuple[socket.socket, socket.so
 
 
 def test_a_wake_descriptor_ends_the_wait(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     fill(writer)
     wake_r, wake_w = os.pipe()
     try:
@@ -114,14 +114,14 @@ def test_a_wake_descriptor_ends_the_wait(pair: tuple[socket.socket, socket.socke
 
 
 def test_finish_gives_up_at_its_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     fill(writer)
     assert not writer.finish(0.0)
     assert writer.pending
 
 
 def test_W17_a_closed_peer_is_said_by_name_and_frees_who_waits(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     fill(writer)
     told = threading.Event()
     assert writer.when_room(told.set)
@@ -137,7 +137,7 @@ def test_W17_a_closed_peer_is_said_by_name_and_frees_who_waits(pair: tuple[socke
 
 
 async def test_flush_ends_when_the_peer_closes(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     fill(writer)
     with trio.fail_after(JOIN):
         async with trio.open_nursery() as nursery:
@@ -148,7 +148,7 @@ async def test_flush_ends_when_the_peer_closes(pair: tuple[socket.socket, socket
 
 
 async def test_room_is_told_once(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     assert not writer.when_room(lambda: pytest.fail("there was room"))
     count = fill(writer)
     told = Woken()
@@ -163,7 +163,7 @@ async def test_room_is_told_once(pair: tuple[socket.socket, socket.socket]) -> N
 
 
 async def test_wait_room_cancelled_loses_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     count = fill(writer)
     with trio.move_on_after(0):
         await writer.wait_room()
@@ -174,7 +174,7 @@ async def test_wait_room_cancelled_loses_nothing(pair: tuple[socket.socket, sock
 
 
 def test_messages_of_many_threads_stay_whole_and_in_their_order(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     threads, messages, length = 4, 3000, 100
 
     def produce(number: int) -> None:
@@ -209,7 +209,7 @@ def test_a_write_from_inside_a_write_is_queued_behind_it(pair: tuple[socket.sock
         writer.write(b"inner" * 10)
         writer.wait()
 
-    writer = Writer(pair[0].fileno(), print_inside)
+    writer = MessageWriter(pair[0].fileno(), print_inside)
     count = fill(writer)  # the first partial write calls on_pending, with the lock held
     reader_got: list[bytes] = []
     reader = threading.Thread(target=lambda: reader_got.append(read_exactly(pair[1], count * 1000 + 50)))
@@ -221,7 +221,7 @@ def test_a_write_from_inside_a_write_is_queued_behind_it(pair: tuple[socket.sock
 
 
 def test_abandoned_writers_send_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     fill(writer)
     writer.abandon("forked")
     writer.wait()
@@ -231,7 +231,7 @@ def test_abandoned_writers_send_nothing(pair: tuple[socket.socket, socket.socket
 
 
 def test_a_large_message_is_kept_whole(pair: tuple[socket.socket, socket.socket]) -> None:
-    writer = Writer(pair[0].fileno(), Woken())
+    writer = MessageWriter(pair[0].fileno(), Woken())
     message = os.urandom(8 * 2**20)
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append(read_exactly(pair[1], len(message) + 4)))

@@ -192,7 +192,7 @@ def test_W42_two_runs_at_once_keep_their_lines_apart() -> None:
             tasks = [asyncio.create_task(one("a", x, y)), asyncio.create_task(one("b", y, x))]
             for id, task in zip("ab", tasks):
                 record = await task
-                capture.end(record)
+                capture.detach(record)
         asyncio.run(main())
         """
     )
@@ -617,7 +617,7 @@ def test_W27_a_cancel_that_comes_while_a_print_waits_for_room_ends_the_wait() ->
             spy.asked = False
             stage.slot.wait = spy
             with run("a"):
-                gate.begin(1)
+                gate.begin_run(1)
                 count = 0
                 try:
                     with gate.user_code(1):
@@ -626,7 +626,7 @@ def test_W27_a_cancel_that_comes_while_a_print_waits_for_room_ends_the_wait() ->
                             count += 1
                 except KeyboardInterrupt:
                     os.write(said, b"x")
-                gate.end()
+                gate.end_run()
                 print("clean-up", count)
             """,
             read=read,

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from cog_trio.bridge.protocol import MAX_LOG_LINE, MAX_LOG_PIECE, TRUNCATED, LogLine, LogSource
-from cog_trio.worker.logs.line_splitter import PIECE, Lines
+from cog_trio.worker.logs.line_splitter import PIECE, LineSplitter
 
 
 def feed(*texts: str) -> list[str]:
-    lines = Lines()
+    lines = LineSplitter()
     return [piece for text in texts for piece in lines.feed(text)]
 
 
@@ -29,7 +29,7 @@ def test_W41_carriage_return_sends_what_is_there() -> None:
 
 
 def test_flush_sends_the_unfinished_line_once() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     assert lines.feed("10%") == ()
     assert lines.waiting
     assert lines.flush() == ("10%",)
@@ -39,7 +39,7 @@ def test_flush_sends_the_unfinished_line_once() -> None:
 
 
 def test_unfinished_line_goes_at_64_KiB() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     assert not lines.feed("a" * PIECE)
     assert list(lines.feed("b")) == ["a" * PIECE]
     assert list(lines.finish()) == ["b"]
@@ -48,7 +48,7 @@ def test_unfinished_line_goes_at_64_KiB() -> None:
 @pytest.mark.parametrize("unit", ["a", "\x00", "\u20ac", "\U0001f600", "\\", "\n", "a\n", "\r"])
 def test_W19_no_piece_is_over_1_MiB_after_encoding(unit: str) -> None:
     text = unit * (3 * 2**20 // len(unit.encode()))
-    lines = Lines()
+    lines = LineSplitter()
     pieces = [*lines.feed(text), *lines.finish()]
     assert "".join(pieces) == text
     for piece in pieces:
@@ -80,7 +80,7 @@ def test_D25_the_cut_never_splits_a_character() -> None:
 
 
 def test_end_of_a_line_whose_length_was_still_open() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     text = "x" * (MAX_LOG_LINE - 5)
     pieces = list(lines.feed(text))
     pieces += lines.flush()
@@ -90,7 +90,7 @@ def test_end_of_a_line_whose_length_was_still_open() -> None:
 
 
 def test_finish_forgets_that_a_line_was_cut() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     lines.feed("x" * (5 * 2**20))
     lines.finish()
     assert lines.clean
@@ -104,13 +104,13 @@ def test_W46_lone_surrogates_are_escaped() -> None:
 def test_W44_characters_across_reads_are_whole() -> None:
     data = "naïve \u20ac \U0001f600\n".encode()
     for cut in range(len(data) + 1):
-        lines = Lines()
+        lines = LineSplitter()
         pieces = [*lines.feed_bytes(data[:cut]), *lines.feed_bytes(data[cut:])]
         assert "".join(pieces).encode() == data
 
 
 def test_bytes_that_are_no_text_are_replaced_and_do_not_reach_the_next_owner() -> None:
-    lines = Lines()
+    lines = LineSplitter()
     assert list(lines.feed_bytes(b"a\xffb\n\xe2\x82")) == ["a\ufffdb\n"]
     assert list(lines.finish()) == ["\ufffd"]
     assert list(lines.feed_bytes(b"\xac\n")) == ["\ufffd\n"]
@@ -120,7 +120,7 @@ def test_any_split_gives_the_same_text() -> None:
     seed = random.randrange(2**32)
     rng = random.Random(seed)
     for _ in range(200):
-        lines, written, got = Lines(), "", ""
+        lines, written, got = LineSplitter(), "", ""
         for _ in range(rng.randrange(30)):
             text = "".join(rng.choice(["a", "\n", "\r", "\u20ac", "b" * rng.choice([1, 70_000])]) for _ in range(4))
             written += text

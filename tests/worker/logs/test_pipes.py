@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from cog_trio.bridge.protocol import LogLine, LogSource, PredictionId, SlotId
-from cog_trio.worker.logs.pipes import PATIENCE, Pipes
-from cog_trio.worker.logs.run_log import Record
+from cog_trio.worker.logs.pipes import PATIENCE, CapturePipes
+from cog_trio.worker.logs.run_log import RunLog
 
 OUT, ERR = LogSource.STDOUT, LogSource.STDERR
 LIMIT = 20.0  # seconds
@@ -25,8 +25,8 @@ class Ends:
     def __init__(self, *, epoll: bool) -> None:
         self.reads, self.writes = zip(os.pipe(), os.pipe(), strict=True)
         self.sent: list[LogLine] = []
-        self.record = Record(SlotId(0), PredictionId("a"), 1, self.take)
-        self.pipes = Pipes(*self.reads, lambda: self.record, epoll=epoll)
+        self.run_log = RunLog(SlotId(0), PredictionId("a"), 1, self.take)
+        self.pipes = CapturePipes(*self.reads, lambda: self.run_log, epoll=epoll)
         self.arrived = trio.Event()
 
     def take(self, line: LogLine) -> None:

@@ -13,9 +13,9 @@ import trio.testing
 
 from cog_trio.bridge.codec import LineBuffer, control_responses
 from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
-from cog_trio.worker.ipc.message_writer import Writer, WriterBroken
+from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
 from cog_trio.worker.logs import run_log as record_module
-from cog_trio.worker.logs.run_log import BURST, LATE, Record, ServiceLog, current
+from cog_trio.worker.logs.run_log import BURST, LATE, RunLog, ServiceLog, current
 
 JOIN = 20.0  # seconds that a thread of a test may take
 OUT, ERR = LogSource.STDOUT, LogSource.STDERR
@@ -26,7 +26,7 @@ class Service:
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
-        self.writer = Writer(self.write_end, lambda: None)
+        self.writer = MessageWriter(self.write_end, lambda: None)
         self.log = ServiceLog(self.writer)
         self._lines = LineBuffer()
 
@@ -50,13 +50,13 @@ def service() -> Iterator[Service]:
     os.close(service.write_end)
 
 
-def record(sent: list[LogLine], id: str = "a") -> Record:
-    return Record(SlotId(0), PredictionId(id), 1, sent.append)
+def run_log(sent: list[LogLine], id: str = "a") -> RunLog:
+    return RunLog(SlotId(0), PredictionId(id), 1, sent.append)
 
 
 def test_a_print_is_one_message() -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     one.write(OUT, "hello")
     one.write(OUT, "\n")
     assert sent == [LogLine(OUT, "hello\n")]
@@ -64,20 +64,20 @@ def test_a_print_is_one_message() -> None:
 
 def test_W40_unfinished_lines_leave_with_their_run_before_it_is_closed() -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     one.write(OUT, "no newline")
     one.write(ERR, "nor here")
     one.finish()
     assert sent == [LogLine(OUT, "no newline"), LogLine(ERR, "nor here")]
     other: list[LogLine] = []
-    two = record(other, "b")
+    two = run_log(other, "b")
     two.write(OUT, "next\n")
     assert other == [LogLine(OUT, "next\n")]
 
 
 def test_the_two_streams_keep_the_order_in_which_their_lines_ended() -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     for source, text in ((OUT, "a"), (ERR, "1\n"), (OUT, "b\n"), (ERR, "2\n")):
         one.write(source, text)
     assert [(line.source, line.data) for line in sent] == [(ERR, "1\n"), (OUT, "ab\n"), (ERR, "2\n")]
@@ -85,7 +85,7 @@ def test_the_two_streams_keep_the_order_in_which_their_lines_ended() -> None:
 
 def test_flush_is_of_one_stream() -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     one.write(OUT, "10%")
     one.write(ERR, "e")
     one.flush(OUT)
@@ -94,7 +94,7 @@ def test_flush_is_of_one_stream() -> None:
 
 def test_W46_bytes_and_text_share_one_line() -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     one.write(OUT, "a")
     one.write(OUT, "\u20ac".encode()[:2])
     one.write(OUT, "\u20ac".encode()[2:] + b"\n")
@@ -103,7 +103,7 @@ def test_W46_bytes_and_text_share_one_line() -> None:
 
 def test_text_from_the_pipes_does_not_mix_with_an_unfinished_line() -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     one.write(OUT, "py")
     one.queue_pieces(OUT, ("from C\n",))
     one.send()
@@ -113,7 +113,7 @@ def test_text_from_the_pipes_does_not_mix_with_an_unfinished_line() -> None:
 
 def test_W42_late_text_goes_to_the_service_log_with_the_old_id(service: Service) -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     one.service = service.log
     one.write(OUT, "in time\n")
     one.finish()
@@ -136,7 +136,7 @@ def test_W42_late_text_goes_to_the_service_log_with_the_old_id(service: Service)
 
 def test_unfinished_late_lines_leave_at_the_next_barrier(service: Service) -> None:
     for id in ("a", "b"):
-        one = record([], id)
+        one = run_log([], id)
         one.service = service.log
         one.finish()
         one.write(OUT, f"late of {id}")
@@ -153,8 +153,8 @@ def test_unfinished_late_lines_leave_at_the_next_barrier(service: Service) -> No
 def test_frames_keep_their_place_among_the_text_and_never_follow_the_end() -> None:
     read_end, write_end = os.pipe()
     try:
-        writer = Writer(write_end, lambda: None)
-        one = Record(SlotId(0), PredictionId("a"), 1, lambda line: writer.write(line.data.encode()), writer)
+        writer = MessageWriter(write_end, lambda: None)
+        one = RunLog(SlotId(0), PredictionId("a"), 1, lambda line: writer.write(line.data.encode()), writer)
         one.write(OUT, "before\n")
         one.post_frame(bytearray(b"<metric>"))
         one.write(OUT, "after\n")
@@ -170,7 +170,7 @@ def test_text_of_a_broken_slot_is_kept_in_the_service_log(service: Service) -> N
     def emit(_line: LogLine) -> None:
         raise WriterBroken("the other end is gone")
 
-    one = Record(SlotId(0), PredictionId("a"), 1, emit)
+    one = RunLog(SlotId(0), PredictionId("a"), 1, emit)
     one.service = service.log
     one.write(OUT, "one\n")
     one.write(OUT, "two\n")
@@ -179,7 +179,7 @@ def test_text_of_a_broken_slot_is_kept_in_the_service_log(service: Service) -> N
 
 def test_threads_that_print_lose_nothing_and_end_in_time() -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     service = Service()
     one.service = service.log
     threads, lines = 4, 2000
@@ -225,7 +225,7 @@ def test_W27_a_print_from_inside_a_print_is_queued_behind_it() -> None:
             one.flush(OUT)
         sent.append(line)
 
-    one = Record(SlotId(0), PredictionId("a"), 1, emit)
+    one = RunLog(SlotId(0), PredictionId("a"), 1, emit)
     one.write(OUT, "outer\n")
     assert [line.data for line in sent] == ["outer\n", "inner\n"]
 
@@ -269,9 +269,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return mine
 
 
-def torrent(sent: list[LogLine], asked: list[Record], watch: Watch) -> Record:
+def torrent(sent: list[LogLine], asked: list[RunLog], watch: Watch) -> RunLog:
     """A record in the middle of a torrent: some lines are out, the last one waits."""
-    one = Record(SlotId(0), PredictionId("a"), 1, sent.append, None, asked.append)
+    one = RunLog(SlotId(0), PredictionId("a"), 1, sent.append, None, asked.append)
     for number in range(BURST + 2):
         watch.now += 0.00001
         one.write(OUT, f"{number}")
@@ -287,7 +287,7 @@ LAST = f"{BURST + 1}\n"  # what waits in it
 
 def test_in_a_torrent_lines_travel_together_and_none_is_lost(watch: Watch) -> None:
     sent: list[LogLine] = []
-    one = Record(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda record: None)
+    one = RunLog(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda run_log: None)
     lines = [f"line {number}\n" for number in range(20_000)]
     for line in lines:
         watch.now += 0.00001
@@ -300,7 +300,7 @@ def test_in_a_torrent_lines_travel_together_and_none_is_lost(watch: Watch) -> No
 
 def test_without_the_io_thread_nothing_is_held(watch: Watch) -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     for _ in range(1000):
         one.write(OUT, "x\n")
     assert len(sent) == 1000
@@ -309,7 +309,7 @@ def test_without_the_io_thread_nothing_is_held(watch: Watch) -> None:
 @pytest.mark.parametrize("gap", [0.00011, 0.001, 1.0])
 def test_lines_that_come_slower_leave_at_once(watch: Watch, gap: float) -> None:
     sent: list[LogLine] = []
-    one = Record(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda record: None)
+    one = RunLog(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda run_log: None)
     for number in range(500):
         watch.now += gap
         one.write(OUT, "x\n")
@@ -346,7 +346,7 @@ async def test_what_a_torrent_leaves_is_sent_a_moment_later(
     watch: Watch, autojump_clock: trio.testing.MockClock
 ) -> None:
     sent: list[LogLine] = []
-    asked: list[Record] = []
+    asked: list[RunLog] = []
     one = torrent(sent, asked, watch)
     with trio.move_on_after(LATE * 1.5):
         await one.send_late()
@@ -363,7 +363,7 @@ async def test_what_a_torrent_leaves_is_sent_a_moment_later(
 
 def test_text_without_an_end_waits_within_bounds() -> None:
     sent: list[LogLine] = []
-    one = record(sent)
+    one = run_log(sent)
     for _ in range(10_000):
         one.write(OUT, "x" * 100)
     assert sum(len(line.data) for line in sent) >= 10_000 * 100 - 2**17

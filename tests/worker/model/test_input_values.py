@@ -13,7 +13,7 @@ import pytest
 import cog_trio.sdk.types as sdk
 from cog_trio.sdk._parameters import Parameter
 from cog_trio.sdk._urls import decode_data_url
-from cog_trio.worker.model.input_values import InputError, Source, coerce, coerce_value, private_folder, sources
+from cog_trio.worker.model.input_values import FileSource, InputError, coerce, coerce_value, private_folder, sources
 
 
 class Color(str, Enum):
@@ -99,9 +99,9 @@ def test_paths_are_the_downloaded_files() -> None:
     parameters = [Parameter("one", "path"), Parameter("many", "path", many=True)]
     given = {"one": "http://h/a", "many": ["data:,b", "HTTP://h/a"]}
     assert sources(parameters, given) == [
-        Source("one", None, "http://h/a"),
-        Source("many", 0, "data:,b"),
-        Source("many", 1, "HTTP://h/a"),
+        FileSource("one", None, "http://h/a"),
+        FileSource("many", 0, "data:,b"),
+        FileSource("many", 1, "HTTP://h/a"),
     ]
     files = {("one", None): "/t/0/a", ("many", 0): "/t/1/file.txt", ("many", 1): "/t/2/a"}
     values = coerce(parameters, given, files)
@@ -121,11 +121,11 @@ def test_only_parameters_of_kind_path_have_sources() -> None:
 def test_W3_a_default_that_is_a_url_is_downloaded_when_left_out() -> None:
     url = Parameter("p", "path", default="https://h/a.png", required=False)
     local = Parameter("q", "path", default="a.png", required=False)
-    assert sources([url, local], {}) == [Source("p", None, "https://h/a.png")]
+    assert sources([url, local], {}) == [FileSource("p", None, "https://h/a.png")]
     assert coerce([url, local], {}, {("p", None): "/t/0/a.png"}) == {"p": sdk.Path("/t/0/a.png")}
-    assert sources([url], {"p": "data:,"}) == [Source("p", None, "data:,")]
+    assert sources([url], {"p": "data:,"}) == [FileSource("p", None, "data:,")]
     listed = Parameter("r", "path", many=True, default=["https://h/a", "b"], required=False)
-    assert sources([listed], {}) == [Source("r", 0, "https://h/a")]
+    assert sources([listed], {}) == [FileSource("r", 0, "https://h/a")]
     assert coerce([listed], {}, {("r", 0): "/t/0/a"}) == {"r": [sdk.Path("/t/0/a"), sdk.Path("b")]}
 
 

@@ -23,7 +23,7 @@ import pytest
 
 import cog_trio.sdk.types as sdk
 from cog_trio.sdk.model import BaseModel
-from cog_trio.worker.model.output_values import Composed, FileItem, Outputs, is_file
+from cog_trio.worker.model.output_values import Composed, FileItem, OutputEncoder, is_file
 
 MASK = "*" * 10
 Pair = namedtuple("Pair", "a b")
@@ -66,17 +66,17 @@ class OwnText(str):
 
 
 @pytest.fixture
-def outputs(tmp_path: pathlib.Path) -> Outputs:
-    return Outputs(str(tmp_path / "out"))
+def outputs(tmp_path: pathlib.Path) -> OutputEncoder:
+    return OutputEncoder(str(tmp_path / "out"))
 
 
-def encoded(outputs: Outputs, value: Any, index: int | None = None) -> Any:
+def encoded(outputs: OutputEncoder, value: Any, index: int | None = None) -> Any:
     item = outputs.item(value, index)
     assert isinstance(item, bytes)
     return json.loads(item)
 
 
-def composed(outputs: Outputs, value: Any, index: int | None = None) -> Any:
+def composed(outputs: OutputEncoder, value: Any, index: int | None = None) -> Any:
     """The value with ``(name, content)`` where a file stands."""
     item = outputs.item(value, index)
     assert isinstance(item, Composed)
@@ -143,14 +143,14 @@ TABLE: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "result"), TABLE, ids=lambda value: type(value).__name__)
-def test_the_table(outputs: Outputs, value: Any, result: Any) -> None:
+def test_the_table(outputs: OutputEncoder, value: Any, result: Any) -> None:
     got = encoded(outputs, value)
     assert got == result
     assert type(got) is type(result)
     assert not outputs.not_finite
 
 
-def test_W10_digits_are_exact(outputs: Outputs) -> None:
+def test_W10_digits_are_exact(outputs: OutputEncoder) -> None:
     assert outputs.item(10**4000) == b"1" + b"0" * 4000
     assert outputs.item({"a": [-(10**40)]}) == b'{"a":[-1' + b"0" * 40 + b"]}"
     assert outputs.item(decimal.Decimal("0." + "1" * 50)) == b"0." + b"1" * 50
@@ -172,12 +172,12 @@ def test_W10_digits_are_exact(outputs: Outputs) -> None:
         ((float("nan"),), [None]),
     ],
 )
-def test_D15_not_finite_is_null_and_told(outputs: Outputs, value: Any, result: Any) -> None:
+def test_D15_not_finite_is_null_and_told(outputs: OutputEncoder, value: Any, result: Any) -> None:
     assert encoded(outputs, value) == result
     assert outputs.not_finite
 
 
-def test_finite_numbers_whose_sum_is_not(outputs: Outputs) -> None:
+def test_finite_numbers_whose_sum_is_not(outputs: OutputEncoder) -> None:
     assert encoded(outputs, [1.7e308, 1.7e308, 10**400]) == [1.7e308, 1.7e308, 10**400]
     assert not outputs.not_finite
 
@@ -200,20 +200,20 @@ def test_finite_numbers_whose_sum_is_not(outputs: Outputs) -> None:
         ({"\ud800": 1}, "a value of type str cannot be turned into JSON, at output: it holds a lone surrogate"),
     ],
 )
-def test_what_has_no_json_form(outputs: Outputs, value: Any, text: str) -> None:
+def test_what_has_no_json_form(outputs: OutputEncoder, value: Any, text: str) -> None:
     with pytest.raises(TypeError) as caught:
         outputs.item(value)
     assert str(caught.value) == text
 
 
-def test_the_place_of_an_element(outputs: Outputs) -> None:
+def test_the_place_of_an_element(outputs: OutputEncoder) -> None:
     with pytest.raises(TypeError, match=r"at output\[3\]\.a$"):
         outputs.item({"a": b""}, 3)
     with pytest.raises(TypeError, match=r"at output\[0\]$"):
         outputs.item(b"", 0)
 
 
-def test_values_that_contain_themselves(outputs: Outputs) -> None:
+def test_values_that_contain_themselves(outputs: OutputEncoder) -> None:
     loop: list[Any] = []
     loop += [loop, loop]
     ring: dict[str, Any] = {}
@@ -228,7 +228,7 @@ def test_values_that_contain_themselves(outputs: Outputs) -> None:
             outputs.item(value)
 
 
-def test_what_user_code_raises_is_the_users(outputs: Outputs) -> None:
+def test_what_user_code_raises_is_the_users(outputs: OutputEncoder) -> None:
     class Broken:
         def dict(self) -> Any:
             raise LookupError("mine")
@@ -240,7 +240,7 @@ def test_what_user_code_raises_is_the_users(outputs: Outputs) -> None:
 # Files
 
 
-def test_a_returned_path_stays_where_it_is(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_a_returned_path_stays_where_it_is(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(b"png")
     assert outputs.item(sdk.Path(path)) == FileItem(str(path))
@@ -248,13 +248,15 @@ def test_a_returned_path_stays_where_it_is(outputs: Outputs, tmp_path: pathlib.P
     assert not (tmp_path / "out").exists()
 
 
-def test_W49_paths_are_made_absolute(outputs: Outputs, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_W49_paths_are_made_absolute(
+    outputs: OutputEncoder, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     pathlib.Path("a.txt").write_text("a")
     assert outputs.item(pathlib.Path("a.txt")) == FileItem(str(tmp_path / "a.txt"))
 
 
-def test_W68_a_yielded_file_is_a_copy(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_W68_a_yielded_file_is_a_copy(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "frame.png"
     items = []
     for content in (b"one", b"two", b""):
@@ -271,7 +273,7 @@ def test_W68_a_yielded_file_is_a_copy(outputs: Outputs, tmp_path: pathlib.Path) 
 
 
 def test_W68_copied_where_the_kernel_refuses(
-    outputs: Outputs, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    outputs: OutputEncoder, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"0123456789" * 1000)
@@ -289,20 +291,20 @@ def test_W68_copied_where_the_kernel_refuses(
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux")
-def test_W68_a_file_that_tells_its_size_as_nothing(outputs: Outputs) -> None:
+def test_W68_a_file_that_tells_its_size_as_nothing(outputs: OutputEncoder) -> None:
     item = outputs.item(pathlib.Path("/proc/self/status"), yielded=True)
     assert isinstance(item, FileItem)
     assert b"Pid:" in pathlib.Path(item.path).read_bytes()
 
 
 @pytest.mark.parametrize("yielded", [False, True])
-def test_W48_a_missing_file_fails_by_name(outputs: Outputs, tmp_path: pathlib.Path, yielded: bool) -> None:
+def test_W48_a_missing_file_fails_by_name(outputs: OutputEncoder, tmp_path: pathlib.Path, yielded: bool) -> None:
     for value in (tmp_path / "gone.png", {"a": tmp_path / "gone.png"}):
         with pytest.raises(FileNotFoundError, match=r"gone\.png"):
             outputs.item(value, yielded=yielded)
 
 
-def test_what_is_no_regular_file(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_what_is_no_regular_file(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="pipe' is not a regular file"):
         outputs.item(tmp_path / "pipe")
@@ -310,7 +312,7 @@ def test_what_is_no_regular_file(outputs: Outputs, tmp_path: pathlib.Path) -> No
         outputs.item(tmp_path)
 
 
-def test_open_files_are_read_from_the_start(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_open_files_are_read_from_the_start(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"sound")
     with open(tmp_path / "a.wav", "rb") as file, tempfile.NamedTemporaryFile(suffix=".txt") as temporary:
         file.read()
@@ -329,7 +331,7 @@ def test_open_files_are_read_from_the_start(outputs: Outputs, tmp_path: pathlib.
     ]
 
 
-def test_an_object_of_unknown_kind_is_read_once(outputs: Outputs) -> None:
+def test_an_object_of_unknown_kind_is_read_once(outputs: OutputEncoder) -> None:
     class Response:
         name = 7
 
@@ -343,7 +345,7 @@ def test_an_object_of_unknown_kind_is_read_once(outputs: Outputs) -> None:
     assert composed(outputs, [Response()]) == [["1.bin", "all"]]
 
 
-def test_a_name_with_an_odd_extension(outputs: Outputs) -> None:
+def test_a_name_with_an_odd_extension(outputs: OutputEncoder) -> None:
     class Named(io.BytesIO):
         name = "a.b/../c d"
 
@@ -352,7 +354,7 @@ def test_a_name_with_an_odd_extension(outputs: Outputs) -> None:
     assert os.path.basename(item.path) == "0.bin"
 
 
-def test_W51_files_inside_a_value_are_told_by_their_places(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_W51_files_inside_a_value_are_told_by_their_places(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.png").write_bytes(b"png")
     path = sdk.Path(tmp_path / "a.png")
     assert composed(outputs, OrderedDict(a=path)) == {"a": ["a.png", "png"]}
@@ -368,19 +370,19 @@ def test_W51_files_inside_a_value_are_told_by_their_places(outputs: Outputs, tmp
     assert encoded(outputs, {"a": None}) == {"a": None}, "an item without files after one with"
 
 
-def test_W51_a_file_whose_key_is_overwritten_is_dropped(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_W51_a_file_whose_key_is_overwritten_is_dropped(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
     value = {1: tmp_path / "a", "1": tmp_path / "b"}
     assert composed(outputs, value) == {"1": ["b", "b"]}
 
 
-def test_W48_a_missing_file_inside_a_value_is_named(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_W48_a_missing_file_inside_a_value_is_named(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError, match="gone"):
         outputs.item({"a": tmp_path / "gone"})
 
 
-def test_W68_a_yielded_file_inside_a_value_is_copied(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_W68_a_yielded_file_inside_a_value_is_copied(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.txt").write_text("first")
     item = outputs.item({"a": tmp_path / "a.txt"}, yielded=True)
     (tmp_path / "a.txt").write_text("second")
@@ -390,7 +392,7 @@ def test_W68_a_yielded_file_inside_a_value_is_copied(outputs: Outputs, tmp_path:
     assert os.path.basename(file.path) == "a.txt"
 
 
-def test_W69_a_url_is_the_output(outputs: Outputs) -> None:
+def test_W69_a_url_is_the_output(outputs: OutputEncoder) -> None:
     url = sdk.Path.validate("https://nobody.invalid/a.png")
     assert encoded(outputs, url) == "https://nobody.invalid/a.png"
     assert encoded(outputs, {"a": [url]}) == {"a": ["https://nobody.invalid/a.png"]}
@@ -402,13 +404,13 @@ def test_which_values_touch_the_disk(tmp_path: pathlib.Path) -> None:
     assert not any(map(is_file, ("text", 1, None, {"a": tmp_path}, [tmp_path], object())))
 
 
-def test_spilled_values(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_spilled_values(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     first, second = outputs.spill(b'"a"'), outputs.spill(b'"b"')
     assert [pathlib.Path(path).read_bytes() for path in (first, second)] == [b'"a"', b'"b"']
     assert os.path.isabs(first)
 
 
-def test_iterators_with_files_inside(outputs: Outputs, tmp_path: pathlib.Path) -> None:
+def test_iterators_with_files_inside(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "same.txt"
 
     def frames() -> Iterator[pathlib.Path]:

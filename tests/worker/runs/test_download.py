@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from cog_trio.net.http_client import ClientUnusable, open_client
-from cog_trio.worker.model.input_values import InputError, Source
+from cog_trio.worker.model.input_values import FileSource, InputError
 from cog_trio.worker.runs.download import AT_ONCE, PIECE, fetch_all, remove
 
 Headers = list[tuple[str, str]]
@@ -110,7 +110,7 @@ async def get(
     folder: str, *urls: str, timeout: float = 20, limit: int | None = None, transport: httpx.MockTransport | None = None
 ) -> list[str]:
     """Local paths, in the order of the URLs, which are the list of one input."""
-    found = [Source("x", index, url) for index, url in enumerate(urls)]
+    found = [FileSource("x", index, url) for index, url in enumerate(urls)]
     with trio.fail_after(6000):
         files = await fetch_all(found, folder, timeout=timeout, limit=limit, transport=transport)
     assert sorted(files, key=lambda key: key[1] or 0) == [("x", index) for index in range(len(urls))]
@@ -306,7 +306,7 @@ async def test_long_downloads_are_told_now_and_then_and_at_their_end(
     told: list[tuple[int, int | None]] = []
 
     async def fetch(*urls: str) -> None:
-        found = [Source("x", index, url) for index, url in enumerate(urls)]
+        found = [FileSource("x", index, url) for index, url in enumerate(urls)]
         await fetch_all(found, folder, timeout=60, tell=lambda *much: told.append(much), transport=transport)
 
     await fetch("http://h/quick", "data:,text")

@@ -41,7 +41,7 @@ class TooLarge(Exception):
     """The body is over the limit."""
 
 
-class Access:
+class AccessControl:
     """The rules of one server."""
 
     def __init__(self, settings: Settings, *, loopback: bool) -> None:

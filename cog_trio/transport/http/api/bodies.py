@@ -2,7 +2,7 @@
 
 A body is refused in two ways: as no JSON (400) or as JSON of another shape (422). A small body is decoded whole
 for the first question; of a large one only the envelope is, and what can be told without decoding it: its content
-is decoded once, by whoever validates it. The shape is decoded straight into ``Create``; only when that fails are
+is decoded once, by whoever validates it. The shape is decoded straight into ``CreateRequest``; only when that fails are
 the fields looked at one by one, to name every fault and its place. The prefixes of the texts are the reference's.
 """
 
@@ -39,7 +39,7 @@ _EVENTS: Final = {event.value for event in WebhookEvent}
 encode: Final = msgspec.json.Encoder().encode
 
 
-class Create(msgspec.Struct):
+class CreateRequest(msgspec.Struct):
     """The body of a create. Unknown members are ignored."""
 
     id: str | None = None
@@ -79,7 +79,7 @@ class _Key:
         self.text = text
 
 
-_decode: Final = msgspec.json.Decoder(Create).decode
+_decode: Final = msgspec.json.Decoder(CreateRequest).decode
 _members: Final = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=lambda _, text: _Key(text)).decode
 
 
@@ -105,7 +105,7 @@ def not_json(text: str) -> BadBody:
     return BadBody(400, [fault(["body"], NOT_JSON + text, "value_error.jsondecode")])
 
 
-def decode_create(body: bytes | bytearray | memoryview) -> Create:
+def decode_create(body: bytes | bytearray | memoryview) -> CreateRequest:
     """The body of a create, checked but for its input.
 
     Raises:
@@ -135,7 +135,7 @@ def decode_create(body: bytes | bytearray | memoryview) -> Create:
     return create
 
 
-def _repeated(body: bytes | bytearray | memoryview, create: Create) -> list[Fault]:
+def _repeated(body: bytes | bytearray | memoryview, create: CreateRequest) -> list[Fault]:
     """The members of ours that are there twice; which of the two was meant can't be known."""
     size = len(memoryview(create.input))
     if 2 * size > len(body) > SMALL and not isinstance(body, memoryview):
@@ -144,11 +144,11 @@ def _repeated(body: bytes | bytearray | memoryview, create: Create) -> list[Faul
     names = [key.text for key in _members(body)]
     if len(names) == len({*names}):
         return []  # nearly all bodies
-    twice = [name for name in Create.__struct_fields__ if names.count(name) > 1]
+    twice = [name for name in CreateRequest.__struct_fields__ if names.count(name) > 1]
     return [fault(["body", name], f"{WRONG_SHAPE}duplicate field `{name}`") for name in twice]
 
 
-def _check_values(create: Create) -> list[Fault]:
+def _check_values(create: CreateRequest) -> list[Fault]:
     faults = []
     if create.id is not None and not is_id(create.id):
         faults.append(fault(["body", "id"], BAD_ID))

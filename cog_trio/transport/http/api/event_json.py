@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cog_trio.bridge.protocol import Json
-from cog_trio.state.event_log import Batch, Event, LogEvent, Mark, MetricEvent
+from cog_trio.state.event_log import Batch, Boundary, Event, LogEvent, MetricEvent
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api.bodies import encode
 
@@ -17,7 +17,7 @@ def describe(prediction: Prediction, event: Event) -> tuple[bytes, bytes]:
         return b"log", encode(event)
     if isinstance(event, MetricEvent):
         return b"metric", encode(event)
-    if event is Mark.START:
+    if event is Boundary.START:
         return b"start", encode({"id": prediction.id, "status": "processing"})
     return b"completed", prediction.snapshot()
 

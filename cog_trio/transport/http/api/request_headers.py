@@ -29,7 +29,7 @@ class Preference(NamedTuple):
     wait: int | None = None  # seconds
 
 
-class _Item(NamedTuple):
+class _ListItem(NamedTuple):
     name: str
     parameters: dict[str, str]  # by lower-case name, the first of each
 
@@ -46,7 +46,7 @@ def _unquote(text: str) -> str:
     return text
 
 
-def _items(value: bytes) -> list[_Item]:
+def _items(value: bytes) -> list[_ListItem]:
     items = []
     for element in _split(value.decode("latin-1"), ","):
         name, *rest = _split(element, ";")
@@ -55,7 +55,7 @@ def _items(value: bytes) -> list[_Item]:
             key, _, text = parameter.partition("=")
             parameters.setdefault(key.strip().lower(), _unquote(text.strip()))
         if name.strip():
-            items.append(_Item(name.strip(), parameters))
+            items.append(_ListItem(name.strip(), parameters))
     return items
 
 

@@ -12,7 +12,7 @@ from cog_trio.bridge.protocol import Mode
 from cog_trio.state.refusals import ABSENT
 
 
-class Family(NamedTuple):
+class RouteFamily(NamedTuple):
     """What one family is and says."""
 
     mode: Mode
@@ -33,14 +33,14 @@ class Family(NamedTuple):
         return {f"{name}_url": self.path, f"{name}_idempotent_url": one, f"{name}_cancel_url": f"{one}/cancel"}
 
 
-PREDICTIONS: Final = Family(
+PREDICTIONS: Final = RouteFamily(
     Mode.PREDICT,
     "/predictions",
     streams=True,
     no_streaming="This model does not support streaming responses. Add @cog.streaming to predict() to enable SSE.",
     id_mismatch="prediction ID must match the ID supplied in the URL",
 )
-TRAININGS: Final = Family(
+TRAININGS: Final = RouteFamily(
     Mode.TRAIN,
     "/trainings",
     streams=False,

@@ -1,8 +1,8 @@
-"""A small router over ASGI: from a raw path and a method to a handler, from its ``Reply`` to one message.
+"""A small router over ASGI: from a raw path and a method to a handler, from its ``Response`` to one message.
 
 The path is split before it is percent-decoded, so that an id may hold slashes; the names of routes are taken as they
-stand. Every reply is JSON, one bytes body with its length. What a route has to know of the request is in ``Request``;
-nothing is parsed that the route does not ask for.
+stand. Every reply is JSON, one bytes body with its length. What a route has to know of the request is in
+``HttpRequest``; nothing is parsed that the route does not ask for.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import unquote_to_bytes
 
 from cog_trio.state.ids import BAD_ID, is_id
 from cog_trio.state.raw_json import Pieces, parts
-from cog_trio.transport.http.api.access_control import UNAUTHORIZED, Access, ClientGone, answered, is_long
+from cog_trio.transport.http.api.access_control import UNAUTHORIZED, AccessControl, ClientGone, answered, is_long
 from cog_trio.transport.http.api.bodies import NOT_UTF8, detail, encode, fault
-from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Inbox
+from cog_trio.transport.http.protocol.receive_queue import EXTENSION, ReceiveQueue
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("cog_trio.access")
@@ -31,7 +31,7 @@ _JSON: Final = (b"content-type", b"application/json")
 _CLOSE: Final = (b"connection", b"close")
 
 
-class Reply(NamedTuple):
+class Response(NamedTuple):
     """What a handler answers: a whole body, JSON, and headers beside the usual two."""
 
     status: int
@@ -77,27 +77,27 @@ class Text(NamedTuple):
         await send({"type": "http.response.body", "body": self.body})
 
 
-def shown(status: int, pieces: Pieces, headers: Headers) -> Reply | Large:
+def shown(status: int, pieces: Pieces, headers: Headers) -> Response | Large:
     """A reply with a body in pieces, of which there may be one."""
     if len(pieces) > 1:
         return Large(status, pieces, headers)
-    return Reply(status, bytes(pieces[0]), headers)
+    return Response(status, bytes(pieces[0]), headers)
 
 
-class Request:
+class HttpRequest:
     """One request, as handlers see it."""
 
-    __slots__ = ("headers", "id", "inbox", "method", "receive")
+    __slots__ = ("headers", "id", "method", "receive", "receive_queue")
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
         self.method: str = scope["method"]
         self.receive = receive
-        self.inbox: Inbox = scope["extensions"][EXTENSION]
+        self.receive_queue: ReceiveQueue = scope["extensions"][EXTENSION]
         self.id = ""  # out of the path, where the route has one
         self.headers = _merged(scope["headers"])
 
 
-Handler: TypeAlias = "Callable[[Request], Awaitable[Reply | Stream]]"
+Handler: TypeAlias = "Callable[[HttpRequest], Awaitable[Response | Stream]]"
 
 
 class Resource:
@@ -121,11 +121,11 @@ class Routes(NamedTuple):
 
 
 PROBES: Final = frozenset((b"/health-check", b"/livez", b"/readyz"))  # they come often: no line of the log at info
-_UNKNOWN: Final = Reply(401, encode({"detail": UNAUTHORIZED}), ((b"www-authenticate", b"Bearer"),))
-NOT_FOUND: Final = Reply(404, encode({"detail": "Not Found"}))
-_BROKEN: Final = Reply(500, encode({"detail": "Internal Server Error"}))
-_NOT_UTF8: Final = Reply(400, detail([fault(["path", "id"], NOT_UTF8)]))
-_BAD_ID: Final = Reply(422, detail([fault(["path", "id"], BAD_ID)]))
+_UNKNOWN: Final = Response(401, encode({"detail": UNAUTHORIZED}), ((b"www-authenticate", b"Bearer"),))
+NOT_FOUND: Final = Response(404, encode({"detail": "Not Found"}))
+_BROKEN: Final = Response(500, encode({"detail": "Internal Server Error"}))
+_NOT_UTF8: Final = Response(400, detail([fault(["path", "id"], NOT_UTF8)]))
+_BAD_ID: Final = Response(422, detail([fault(["path", "id"], BAD_ID)]))
 
 
 class App:
@@ -137,7 +137,13 @@ class App:
     """
 
     def __init__(
-        self, routes: Routes, access: Access, *, closing: Callable[[], bool], root: str = "", log_requests: bool = True
+        self,
+        routes: Routes,
+        access: AccessControl,
+        *,
+        closing: Callable[[], bool],
+        root: str = "",
+        log_requests: bool = True,
     ) -> None:
         self._root = root.encode()
         self._routes = routes
@@ -150,7 +156,7 @@ class App:
             await self._converse(scope, receive, send)
             return
         started = time.perf_counter()
-        request = Request(scope, receive)
+        request = HttpRequest(scope, receive)
         try:
             reply = await self._answer(scope, request)
         except ClientGone:
@@ -160,7 +166,7 @@ class App:
             log.exception("a route failed: %s %s", request.method, _shown(scope))
             reply = _BROKEN
         headers = list(reply.headers)
-        if isinstance(reply, Reply) and reply.status != 204:
+        if isinstance(reply, Response) and reply.status != 204:
             headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *headers]
         if b"origin" in request.headers:
             headers += self._access.cors(request.headers)
@@ -168,7 +174,7 @@ class App:
         closes = self._closing() or (status in (401, 403) and is_long(request.headers))
         if closes and scope["http_version"] in ("1.0", "1.1"):
             headers.append(_CLOSE)
-        if isinstance(reply, Reply):
+        if isinstance(reply, Response):
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": reply.body})
         else:
@@ -197,11 +203,11 @@ class App:
             await send({"type": "websocket.http.response.body", "body": reply.body})
         self._log(scope, status, started)
 
-    def _refusal(self, method: str, headers: dict[bytes, bytes]) -> Reply | None:
+    def _refusal(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
         refused = self._access.refusal(method, headers)
-        return None if refused is None else Reply(403, encode({"detail": refused}))
+        return None if refused is None else Response(403, encode({"detail": refused}))
 
-    async def _answer(self, scope: Mapping[str, Any], request: Request) -> Reply | Stream:
+    async def _answer(self, scope: Mapping[str, Any], request: HttpRequest) -> Response | Stream:
         method, headers = request.method, request.headers
         refusal = self._refusal(method, headers)
         if refusal is not None:
@@ -212,15 +218,15 @@ class App:
         if resource is not None and method not in resource.methods:  # a browser asks that without the token
             preflight = self._access.preflight(method, headers, resource.allow)
             if preflight:
-                return Reply(204, b"", preflight[2:])
+                return Response(204, b"", preflight[2:])
         if not (resource is not None and resource.open) and not self._access.is_known(headers):
             return _UNKNOWN
-        if isinstance(found, Reply):
+        if isinstance(found, Response):
             return found
         handler = found.methods.get(method)
         if handler is not None:
             return await handler(request)
-        return Reply(405, encode({"detail": "Method Not Allowed"}), ((b"allow", found.allow),))
+        return Response(405, encode({"detail": "Method Not Allowed"}), ((b"allow", found.allow),))
 
     def _below(self, path: bytes) -> bytes:
         """A path without what is not ours: the host of an absolute target, a fragment, the root."""
@@ -232,7 +238,7 @@ class App:
             path = path[len(root) :] or b"/"
         return path
 
-    def _find(self, path: bytes, request: Request) -> Resource | Reply:
+    def _find(self, path: bytes, request: HttpRequest) -> Resource | Response:
         """The resource of a path that is none of the fixed ones as it stands; sets the request's id."""
         path = self._below(path)
         parts = path.split(b"/")[1:]

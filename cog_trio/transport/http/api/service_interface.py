@@ -22,7 +22,7 @@ TOO_MANY: Final = "Too many stream subscribers"
 REFUSALS: Final = (Rejected, InvalidInput, MalformedInput, OtherRun, TooManyFollowers)
 
 
-class Service(Protocol):
+class ServiceInterface(Protocol):
     """What is asked of the service."""
 
     @property

@@ -17,7 +17,7 @@ from cog_trio.state.event_log import Batch, Subscription
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api.access_control import ClientGone
 from cog_trio.transport.http.api.event_json import describe, loss
-from cog_trio.transport.http.api.router import Headers, Request, Send
+from cog_trio.transport.http.api.router import Headers, HttpRequest, Send
 
 FIRST: Final = 0.1  # seconds that the head waits for the first event
 SILENCE: Final = 15.0  # seconds
@@ -36,7 +36,7 @@ class EventStream:
     status: Final = 200
     headers: Final = HEADERS
 
-    def __init__(self, request: Request, prediction: Prediction, subscription: Subscription) -> None:
+    def __init__(self, request: HttpRequest, prediction: Prediction, subscription: Subscription) -> None:
         self._request = request
         self._prediction = prediction
         self._subscription = subscription
@@ -50,7 +50,7 @@ class EventStream:
         last: bytes | None = None
         with self._subscription:
             await send({"type": "http.response.start", "status": self.status, "headers": headers})
-            with trio.CancelScope() as scope, self._request.inbox.watching(scope.cancel):
+            with trio.CancelScope() as scope, self._request.receive_queue.watching(scope.cancel):
                 last = await self._write(send)
         if last is None:
             raise ClientGone
@@ -65,7 +65,7 @@ class EventStream:
             if silence.cancelled_caught:
                 piece = KEEP_ALIVE
             else:
-                batch = subscription.take()
+                batch = subscription.read()
                 piece = render(self._prediction, batch)
                 if batch.ends:
                     return piece
@@ -75,7 +75,7 @@ class EventStream:
 
 def render(prediction: Prediction, batch: Batch) -> bytes:
     """A batch of events as it stands on the wire."""
-    run, number = prediction.history.run.encode(), batch.first
+    run, number = prediction.event_log.run.encode(), batch.first
     outputs: Sequence[Json] = prediction.outputs
     pieces: list[bytes] = []
     if batch.lost:

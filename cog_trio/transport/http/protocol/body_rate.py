@@ -12,7 +12,7 @@ PATIENCE: Final = 10  # header timeouts that any body gets
 SLOWEST: Final = 500  # bytes a second
 
 
-class Pace:
+class BodyRate:
     """One body that is on its way; times in seconds."""
 
     __slots__ = ("_began", "_last", "_received", "_timeout")

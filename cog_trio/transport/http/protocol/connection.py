@@ -29,11 +29,11 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from cog_trio.transport.http.protocol.fast_http1 import GONE, LARGE_READ, MAX_READ, Lane
+from cog_trio.transport.http.protocol.fast_http1 import GONE, LARGE_READ, MAX_READ, FastHttp1
 from cog_trio.transport.http.protocol.http1 import H2ProtocolAssumedError, Http1
 from cog_trio.transport.http.protocol.http2 import Http2
 from cog_trio.transport.http.protocol.listeners import one_line
-from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Inbox, Message
+from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Message, ReceiveQueue
 from cog_trio.transport.http.protocol.tls import TlsStream
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Connection:
         self._tls = isinstance(stream, TlsStream)
         self._peer = stream.socket if isinstance(stream, (trio.SocketStream, TlsStream)) else None
         self._socket = None if self._tls else self._peer  # to read from and write to without a detour
-        self._protocol: Lane | Http1 | Http2
+        self._protocol: FastHttp1 | Http1 | Http2
         self._nursery: trio.Nursery
         self._out: list[bytes] = []
         self._corks = 0
@@ -112,7 +112,7 @@ class Connection:
         self._server.connections.add(self)
         try:
             async with trio.open_nursery() as self._nursery:
-                lane = Lane(self._app, self, self._server, self._nursery, client, server)
+                lane = FastHttp1(self._app, self, self._server, self._nursery, client, server)
                 self._protocol = lane
                 rest = await lane.run() if self.plain and not self._tls else b""  # D36
                 if rest is not None:
@@ -162,7 +162,7 @@ class Connection:
     async def _read(self, data: bytes | bytearray, client: Any, server: Any) -> None:
         """Read for Hypercorn's protocols; ``data`` is here already."""
         protocol = self._protocol
-        assert not isinstance(protocol, Lane)
+        assert not isinstance(protocol, FastHttp1)
         if data:
             protocol = await self._give(protocol, data, client, server)
         size = MAX_READ
@@ -350,10 +350,10 @@ class Connection:
     # Hypercorn's task group.
 
     async def spawn_app(self, app: App, config: Any, scope: dict[str, Any], send: Any) -> Any:
-        assert not isinstance(self._protocol, Lane)
-        inbox = Inbox(self._protocol.want_body)
-        self._nursery.start_soon(self._run_app, scope, inbox, send)
-        return inbox.put
+        assert not isinstance(self._protocol, FastHttp1)
+        receive_queue = ReceiveQueue(self._protocol.want_body)
+        self._nursery.start_soon(self._run_app, scope, receive_queue, send)
+        return receive_queue.put
 
     def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
         self._nursery.start_soon(self._help, function, args)
@@ -365,10 +365,10 @@ class Connection:
             await function(*args)
         self._helpers.discard(scope)
 
-    async def _run_app(self, scope: dict[str, Any], inbox: Inbox, hypercorn_send: Any) -> None:
+    async def _run_app(self, scope: dict[str, Any], receive_queue: ReceiveQueue, hypercorn_send: Any) -> None:
         corks = isinstance(self._protocol, Http1)
         if scope["type"] == "http":
-            scope["extensions"][EXTENSION] = inbox
+            scope["extensions"][EXTENSION] = receive_queue
 
         async def send(message: Message) -> None:
             if self.closing:
@@ -376,7 +376,7 @@ class Connection:
                 return
             final = message["type"] == "http.response.body" and not message.get("more_body", False)
             if final:
-                inbox.abandon()
+                receive_queue.abandon()
             if not corks:
                 await hypercorn_send(message)
                 return
@@ -391,10 +391,10 @@ class Connection:
                     await trio.lowlevel.checkpoint()  # for an app that sends on and on to a client that keeps up
 
         try:
-            await self._app(scope, inbox.receive, send)
+            await self._app(scope, receive_queue.receive, send)
         except Exception:
             log.exception("the app failed")
-        inbox.abandon()
+        receive_queue.abandon()
         if not self.closing:
             await hypercorn_send(None)
             await self.flush()

@@ -1,8 +1,9 @@
 """The lane: plain HTTP/1.1 and 1.0 without h11, Hypercorn's classes, or a task a request.
 
-In: bytes of a connection (``Line``). Out: calls of the app, one at a time, in one task that stays. The connection's
-own task reads; it hands a whole head over as soon as it is there, and goes on reading, so that the end of the client
-is seen while its request runs. What is read ahead of time waits as bytes, and with too much of it the client waits.
+In: bytes of a connection (``ConnectionInterface``). Out: calls of the app, one at a time, in one task that stays. The
+connection's own task reads; it hands a whole head over as soon as it is there, and goes on reading, so that the end of
+the client is seen while its request runs. What is read ahead of time waits as bytes, and with too much of it the client
+waits.
 
 - The lane serves what ``head.parse`` calls plain. With the first head that is not, be it an upgrade, HTTP/2, chunked,
   or nonsense, it ends, and ``run`` gives back the bytes from there on: the connection goes on with them in
@@ -26,11 +27,11 @@ from urllib.parse import unquote
 import trio
 from hypercorn.events import Closed, Event
 
-from cog_trio.transport.http.protocol.body_rate import Pace
-from cog_trio.transport.http.protocol.http1 import DRAIN_TIME, EMPTY_LINES, MAX_AHEAD, Limits
+from cog_trio.transport.http.protocol.body_rate import BodyRate
+from cog_trio.transport.http.protocol.http1 import DRAIN_TIME, EMPTY_LINES, MAX_AHEAD, Http1Limits
 from cog_trio.transport.http.protocol.http1_head import RequestHead, clock, parse, render
-from cog_trio.transport.http.protocol.http1_response import Reply
-from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Inbox, Message
+from cog_trio.transport.http.protocol.http1_response import ResponseWriter
+from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Message, ReceiveQueue
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 
 
-class Line(Protocol):
+class ConnectionInterface(Protocol):
     """What the lane needs of its connection."""
 
     closing: bool  # our side is shut, what comes is dropped
@@ -53,7 +54,7 @@ class Line(Protocol):
     def linger_deadline(self) -> float: ...
 
 
-class LaneLimits(Limits, Protocol):
+class FastHttp1Limits(Http1Limits, Protocol):
     """The limits of ``http1.py`` and those of the lane."""
 
     @property
@@ -68,14 +69,14 @@ async def _nothing() -> None:
     """The client sends its body unasked."""
 
 
-class Lane:
+class FastHttp1:
     """One connection's plain requests."""
 
     def __init__(
         self,
         app: Callable[..., Awaitable[None]],
-        line: Line,
-        limits: LaneLimits,
+        line: ConnectionInterface,
+        limits: FastHttp1Limits,
         nursery: trio.Nursery,
         client: Any,
         server: Any,
@@ -95,12 +96,12 @@ class Lane:
         self._running = False  # the app has it
         self._head: RequestHead
         self._scope: Message
-        self._inbox = Inbox(_nothing)
+        self._receive_queue = ReceiveQueue(_nothing)
         self._left = 0  # bytes of its body that are to come
-        self._pace: Pace  # at which they come
+        self._pace: BodyRate  # at which they come
         self._dropping = False  # they are not wanted
         self._drop_deadline = 0.0
-        self._reply: Reply
+        self._reply: ResponseWriter
         self._app_waits = trio.lowlevel.ParkingLot()
         self._reader_waits = trio.lowlevel.ParkingLot()
         self._has_task = False
@@ -176,17 +177,17 @@ class Lane:
         self._left -= len(piece)
         self._pace.add(trio.current_time(), len(piece))
         if not self._dropping:
-            self._inbox.add({"type": "http.request", "body": piece, "more_body": self._left > 0})
+            self._receive_queue.add({"type": "http.request", "body": piece, "more_body": self._left > 0})
         elif not self._left:
             self._recycle()
 
     def _must_wait(self) -> bool:
-        return (self._left > 0 and self._inbox.full) or (len(self._ahead) > MAX_AHEAD and self._occupied)
+        return (self._left > 0 and self._receive_queue.full) or (len(self._ahead) > MAX_AHEAD and self._occupied)
 
     async def _wait(self) -> None:
         """Until the app took a part of the body, or took the next request."""
-        if self._left > 0 and self._inbox.full:
-            await self._inbox.room()
+        if self._left > 0 and self._receive_queue.full:
+            await self._receive_queue.room()
             self._pace.excuse(trio.current_time())
         else:
             await self._reader_waits.park()
@@ -232,9 +233,9 @@ class Lane:
         self._left = head.length - len(body)
         self._open_request(head)
         if self._left:
-            self._pace = Pace(trio.current_time(), self._limits.header_timeout)
+            self._pace = BodyRate(trio.current_time(), self._limits.header_timeout)
         if body or not self._left:
-            self._inbox.add({"type": "http.request", "body": body, "more_body": self._left > 0})
+            self._receive_queue.add({"type": "http.request", "body": body, "more_body": self._left > 0})
         if self._has_task:
             self._app_waits.unpark()
         else:
@@ -245,7 +246,7 @@ class Lane:
     def _open_request(self, head: RequestHead) -> None:
         path, _, query = head.target.partition(b"?")
         text = path.decode("ascii")
-        self._inbox = Inbox(_nothing)
+        self._receive_queue = ReceiveQueue(_nothing)
         self._head = head
         self._scope = {
             "type": "http",
@@ -261,18 +262,18 @@ class Lane:
             "client": self._client,
             "server": self._server,
             "state": {},
-            "extensions": {EXTENSION: self._inbox},
+            "extensions": {EXTENSION: self._receive_queue},
         }
         self.requests += 1
         self._open = self._running = True
         self._line.idle_since = None
         self._dropping = False
-        self._reply = Reply(head)
+        self._reply = ResponseWriter(head)
 
     async def handle(self, event: Event) -> None:
         """The connection's word that it is closed (``Closed``)."""
         if self._open and isinstance(event, Closed):
-            self._inbox.add({"type": "http.disconnect"})
+            self._receive_queue.add({"type": "http.disconnect"})
         self._reader_waits.unpark_all()
 
     async def refuse(self, status: int) -> None:
@@ -304,12 +305,12 @@ class Lane:
                 if self._over:
                     return
                 await self._app_waits.park()
-            inbox = self._inbox
+            receive_queue = self._receive_queue
             try:
-                await self._app(self._scope, inbox.receive, self._send)
+                await self._app(self._scope, receive_queue.receive, self._send)
             except Exception:
                 log.exception("the app failed")
-            inbox.abandon()
+            receive_queue.abandon()
             if not self._reply.whole and not self._line.closing:
                 await self._fail()
             self._running = False
@@ -321,7 +322,7 @@ class Lane:
         """The app left without a whole reply."""
         reply = self._reply
         if not reply.started:
-            reply.begin(500, ((b"content-length", b"0"), (b"connection", b"close")), last=self._is_last())
+            reply.start(500, ((b"content-length", b"0"), (b"connection", b"close")), last=self._is_last())
         reply.whole = True
         if reply.waiting is not None:
             await self._line.write(reply.waiting)
@@ -333,14 +334,14 @@ class Lane:
             return
         kind, reply = message["type"], self._reply
         if kind == "http.response.start" and not reply.started:
-            reply.begin(int(message["status"]), message.get("headers", ()), last=self._is_last())
+            reply.start(int(message["status"]), message.get("headers", ()), last=self._is_last())
             return
         if kind != "http.response.body" or not reply.started or reply.whole:
             raise RuntimeError(f"{kind} is not what comes next")
         more = message.get("more_body", False)
         pieces = reply.body(message.get("body", b""), more)
         if not more:
-            self._inbox.abandon()
+            self._receive_queue.abandon()
         if pieces:
             await self._line.write(*pieces)
         if more:
@@ -357,7 +358,7 @@ class Lane:
 
     async def _end_reply(self) -> None:
         """The reply is out: the next request, or the rest of the body, or the end."""
-        self._inbox.add({"type": "http.disconnect"})
+        self._receive_queue.add({"type": "http.disconnect"})
         if self._line.closing:
             return
         if not self._reply.keeps or self._limits.ending or self._is_last():

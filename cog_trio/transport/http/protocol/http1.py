@@ -6,7 +6,7 @@ the body, not before. ``Upgrade: h2c`` is answered as if it were absent, Content
 Transfer-Encoding is refused, refusals have JSON bodies. Tolerated are a missing Host, UTF-8 in a path that is not
 percent-encoded, empty lines before a request, and whatever comes behind the last request of a connection.
 
-A protocol is spoken to by one connection (``connection.py``) and knows of it only what ``Link`` says.
+A protocol is spoken to by one connection (``connection.py``) and knows of it only what ``ConnectionLink`` says.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
 from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
 
-from cog_trio.transport.http.protocol.body_rate import Pace
+from cog_trio.transport.http.protocol.body_rate import BodyRate
 
 if TYPE_CHECKING:
     from wsproto.events import Message as WebsocketMessage
 
-__all__ = ["H2ProtocolAssumedError", "Http1", "Limits", "Link"]
+__all__ = ["ConnectionLink", "H2ProtocolAssumedError", "Http1", "Http1Limits"]
 
 PING: Final = 20.0  # seconds between two pings of a WebSocket, so that proxies keep it and a dead client is found
 PONG_TIME: Final = 3 * PING  # seconds until a WebSocket's client that answers nothing is given up
@@ -46,7 +46,7 @@ _OVER: Final = (h11.MUST_CLOSE, h11.CLOSED)  # of one that has no more to say
 EMPTY_LINES: Final = b"\r\n"  # before a request they are ignored (RFC 9112 2.2)
 
 
-class Limits(Protocol):
+class Http1Limits(Protocol):
     """The limits that both protocols keep; times in seconds."""
 
     @property
@@ -57,7 +57,7 @@ class Limits(Protocol):
     def write_timeout(self) -> float: ...
 
 
-class Link(Protocol):
+class ConnectionLink(Protocol):
     """What a protocol needs of its connection."""
 
     def wake(self) -> None:
@@ -70,7 +70,7 @@ class Link(Protocol):
         """Write what waits."""
 
 
-class Message(WebsocketBuffer):
+class WebSocketMessage(WebsocketBuffer):
     """A WebSocket message that is coming in: of one that is too large nothing more is kept."""
 
     def extend(self, event: WebsocketMessage[Any]) -> None:
@@ -89,7 +89,7 @@ def tame(stream: object) -> None:
     """Bound what a WebSocket's client can make us hold: no compression, and messages up to the limit."""
     if isinstance(stream, WSStream):
         stream.handshake.extensions = None
-        stream.buffer = Message(stream.config.websocket_max_message_size)
+        stream.buffer = WebSocketMessage(stream.config.websocket_max_message_size)
 
 
 def is_overfull(stream: object) -> bool:
@@ -107,10 +107,10 @@ def _told_apart(request: h11.Request) -> h11.Request:
 class Http1(H11Protocol):
     """HTTP/1.0 and 1.1."""
 
-    link: Link
-    limits: Limits
+    link: ConnectionLink
+    limits: Http1Limits
 
-    def attach(self, link: Link, limits: Limits) -> None:
+    def attach(self, link: ConnectionLink, limits: Http1Limits) -> None:
         self.link = link
         self.limits = limits
         self.dropping = False  # the reply is out, the rest of the request's body is on its way
@@ -118,7 +118,7 @@ class Http1(H11Protocol):
         self.head_since: float | None = None  # when the first byte of an unfinished head came
         self._seen = b""  # of that head
         self._bodiless = False  # the open request is a HEAD: its answer has no body, whatever it is
-        self._pace: Pace  # at which the body comes
+        self._pace: BodyRate  # at which the body comes
         self._dropped = 0
         self._paused = False
         self._recycled = trio.lowlevel.ParkingLot()
@@ -208,7 +208,7 @@ class Http1(H11Protocol):
                 return
             if isinstance(event, h11.Request):
                 self._seen, self.head_since = b"", None
-                self._pace = Pace(trio.current_time(), self.limits.header_timeout)
+                self._pace = BodyRate(trio.current_time(), self.limits.header_timeout)
                 await self.send(Updated(idle=False))
                 await self._check_protocol(event)
                 await self._create_stream(_told_apart(event))

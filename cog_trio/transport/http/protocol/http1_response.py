@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from cog_trio.transport.http.protocol.http1_head import RequestHead, clock, has_close, render
 
 
-class Reply:
+class ResponseWriter:
     """What became of one request on the wire."""
 
     __slots__ = ("_bodiless", "_chunked", "_keeps", "_owed", "_request", "started", "waiting", "whole")
@@ -30,7 +30,7 @@ class Reply:
         """Whether another request may follow on the connection."""
         return self._keeps and not self._owed
 
-    def begin(self, status: int, given: Iterable[tuple[bytes, bytes]], *, last: bool) -> None:
+    def start(self, status: int, given: Iterable[tuple[bytes, bytes]], *, last: bool) -> None:
         """Make the head.
 
         Args:

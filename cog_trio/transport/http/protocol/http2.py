@@ -21,8 +21,8 @@ from hypercorn.protocol.events import Body, Data, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
 
-from cog_trio.transport.http.protocol.body_rate import Pace
-from cog_trio.transport.http.protocol.http1 import LISTS, Limits, Link, tame, told_apart
+from cog_trio.transport.http.protocol.body_rate import BodyRate
+from cog_trio.transport.http.protocol.http1 import LISTS, ConnectionLink, Http1Limits, tame, told_apart
 
 # Bytes that a client may send ahead, of a stream and in all; what is not read waits in the kernel.
 WINDOW: Final = 2**20
@@ -34,13 +34,13 @@ _CLEAR: Final = re.compile(rb"[\x21-\x7e]+")
 class Http2(H2Protocol):
     """HTTP/2, through TLS or by prior knowledge."""
 
-    limits: Limits
+    limits: Http1Limits
     framed = True  # a read may hold very many messages, none of which waits for the app
 
-    def attach(self, link: Link, limits: Limits) -> None:
+    def attach(self, link: ConnectionLink, limits: Http1Limits) -> None:
         self.limits = limits
         self._writing: dict[int, trio.CancelScope] = {}  # by stream: its deadline moves with each piece that leaves
-        self._bodies: dict[int, Pace] = {}  # by stream whose request is not whole
+        self._bodies: dict[int, BodyRate] = {}  # by stream whose request is not whole
         self.connection.local_settings[h2.settings.SettingCodes.INITIAL_WINDOW_SIZE] = WINDOW
         self.connection.local_settings.acknowledge()  # it goes out with the first, none was promised before
 
@@ -75,7 +75,7 @@ class Http2(H2Protocol):
     def _note(self, event: Any) -> None:
         """Keep book of the requests that are not whole."""
         if isinstance(event, h2.events.RequestReceived) and event.stream_ended is None:
-            self._bodies[event.stream_id] = Pace(trio.current_time(), self.limits.header_timeout)
+            self._bodies[event.stream_id] = BodyRate(trio.current_time(), self.limits.header_timeout)
         elif isinstance(event, h2.events.DataReceived) and event.stream_id in self._bodies:
             self._bodies[event.stream_id].add(trio.current_time(), len(event.data))
         elif isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):

@@ -131,7 +131,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".encode("unicode_escape").decode("ascii")
 
 
-async def tell(stream: trio.SocketStream, words: bytes) -> None:
+async def refuse_client(stream: trio.SocketStream, words: bytes) -> None:
     """Say something to a client that is not served, and let it read that; a second at most."""
     try:
         with trio.move_on_after(1.0):

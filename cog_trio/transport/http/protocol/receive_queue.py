@@ -17,12 +17,12 @@ import trio
 
 Message: TypeAlias = "dict[str, Any]"
 
-EXTENSION: Final = "cog_trio.inbox"  # where an app finds its inbox in its ASGI scope
+EXTENSION: Final = "cog_trio.receive_queue"  # where an app finds its inbox in its ASGI scope
 MAX_WAITING: Final = 8  # messages before the connection's reader waits; up to 120 KiB each (HTTP/2: 16)
 _ENDS: Final = ("http.disconnect", "websocket.disconnect")
 
 
-class Inbox:
+class ReceiveQueue:
     """The messages of one request; one task puts, one takes."""
 
     __slots__ = ("_before_wait", "_end", "_on_end", "_readers", "_told", "_unread", "_waiting", "_writers")

@@ -23,7 +23,7 @@ import trio
 
 from cog_trio.config.settings import Settings
 from cog_trio.transport.http.protocol.connection import App, serve_connection
-from cog_trio.transport.http.protocol.listeners import tell, url_of
+from cog_trio.transport.http.protocol.listeners import refuse_client, url_of
 from cog_trio.transport.http.protocol.server_state import ServerState
 from cog_trio.transport.http.protocol.tls import handshake
 
@@ -104,7 +104,7 @@ async def _refuse(state: ServerState, stream: trio.SocketStream) -> None:
     state.refusing += 1
     try:
         if state.refusing <= 64 and state.tls is None:
-            await tell(stream, _FULL)
+            await refuse_client(stream, _FULL)
         await trio.aclose_forcefully(stream)
     finally:
         state.refusing -= 1

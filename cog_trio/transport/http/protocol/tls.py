@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from cog_trio.transport.http.protocol.listeners import one_line, tell
+from cog_trio.transport.http.protocol.listeners import one_line, refuse_client
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
     def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
         self.socket = stream.socket
         self._stream = stream
-        self._tls = trio.SSLStream(_Kept(stream), context, server_side=True, https_compatible=False)
+        self._tls = trio.SSLStream(_KeptStream(stream), context, server_side=True, https_compatible=False)
         self._over = False
 
     async def do_handshake(self) -> None:
@@ -80,7 +80,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await self._stream.aclose()
 
 
-class _Kept(trio.abc.Stream):
+class _KeptStream(trio.abc.Stream):
     """The socket's stream, which stays open when the one above closes."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -111,7 +111,7 @@ async def handshake(stream: trio.SocketStream, context: ssl.SSLContext) -> TlsSt
         cause = error.__cause__ or error
         log.debug("a handshake failed: %s", one_line(cause), exc_info=error)  # whatever it is, it ends this one alone
         if isinstance(cause, ssl.SSLError) and cause.reason == "HTTP_REQUEST":
-            await tell(stream, _PLAIN)
+            await refuse_client(stream, _PLAIN)
         await trio.aclose_forcefully(stream)
         return None
     return secured

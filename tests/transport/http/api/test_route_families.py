@@ -10,7 +10,7 @@ import trio
 
 from cog_trio.bridge.protocol import Mode
 from cog_trio.state.refusals import ABSENT
-from cog_trio.transport.http.api.route_families import FAMILIES, PREDICTIONS, TRAININGS, Family
+from cog_trio.transport.http.api.route_families import FAMILIES, PREDICTIONS, TRAININGS, RouteFamily
 from tests.transport.http.support import Client, FakeService, Response, app_of, connect
 
 ASYNC = "prefer: respond-async"
@@ -50,7 +50,7 @@ async def test_discovery_names_what_is_served(
 
 
 @BOTH
-async def test_a_family_creates_its_own_kind(client: Client, service: FakeService, family: Family) -> None:
+async def test_a_family_creates_its_own_kind(client: Client, service: FakeService, family: RouteFamily) -> None:
     assert (await ask(client, "POST", family.path, {"id": "a"}, ASYNC)).status == 202
     assert (await ask(client, "PUT", f"{family.path}/b", {}, ASYNC)).status == 202
     assert [service.predictions[id].mode for id in "ab"] == [family.mode] * 2
@@ -58,7 +58,7 @@ async def test_a_family_creates_its_own_kind(client: Client, service: FakeServic
 
 @BOTH
 async def test_W26_a_family_without_a_function_is_404_with_a_text(
-    client: Client, service: FakeService, family: Family
+    client: Client, service: FakeService, family: RouteFamily
 ) -> None:
     service.modes = set(Mode) - {family.mode}
     service.ready = False
@@ -70,7 +70,9 @@ async def test_W26_a_family_without_a_function_is_404_with_a_text(
 
 
 @BOTH
-async def test_reads_joins_and_cancels_go_by_the_id_alone(client: Client, service: FakeService, family: Family) -> None:
+async def test_reads_joins_and_cancels_go_by_the_id_alone(
+    client: Client, service: FakeService, family: RouteFamily
+) -> None:
     other = TRAININGS if family is PREDICTIONS else PREDICTIONS
     await ask(client, "PUT", f"{other.path}/a", {}, ASYNC)
     assert (await ask(client, "GET", f"{family.path}/a")).json["id"] == "a"
@@ -84,7 +86,7 @@ async def test_reads_joins_and_cancels_go_by_the_id_alone(client: Client, servic
 
 
 @BOTH
-async def test_put_id_mismatch_says_what_it_is(client: Client, family: Family) -> None:
+async def test_put_id_mismatch_says_what_it_is(client: Client, family: RouteFamily) -> None:
     response = await ask(client, "PUT", f"{family.path}/a", {"id": "b"})
     noun = "training" if family is TRAININGS else "prediction"
     fault = {"loc": ["body", "id"], "msg": f"{noun} ID must match the ID supplied in the URL", "type": "value_error"}

@@ -283,7 +283,7 @@ async def test_head_is_no_stream(service: FakeService, client: Client) -> None:
     running(service)
     response = await client.request("HEAD", "/predictions/a", b"", SSE)
     assert response.headers["content-type"] == "application/json"
-    assert service.predictions["a"].history.followers == 0
+    assert service.predictions["a"].event_log.followers == 0
 
 
 @pytest.mark.parametrize("method", ["PUT", "GET"])
@@ -330,20 +330,20 @@ async def test_who_has_had_everything_is_told_not_to_come_again(service: FakeSer
     service.finish("a")
     response = await client.request("GET", "/predictions/a", b"", SSE, "last-event-id: run1-2")
     assert (response.status, response.body) == (204, b"")
-    assert service.finished["a"].history.followers == 0
+    assert service.finished["a"].event_log.followers == 0
     assert (await client.request("GET", "/predictions/a", b"", SSE, "last-event-id: run1-3")).status == 409
 
 
 async def test_one_follower_too_many_is_429(service: FakeService, client: Client) -> None:
     prediction = running(service)
     for _ in range(MAX_FOLLOWERS):
-        prediction.history.follow()
+        prediction.event_log.follow()
     response = await refused(client, "GET")
     assert (response.status, response.json) == (429, {"error": "Too many stream subscribers"})
 
 
 async def test_W33_a_late_reader_gets_one_error_and_then_what_is_kept(service: FakeService, client: Client) -> None:
-    service.history = 2
+    service.event_log = 2
     prediction = running(service)
     for number in range(5):
         prediction.add_output(msgspec.Raw(b"%d" % number))
@@ -359,7 +359,7 @@ async def test_W33_a_late_reader_gets_one_error_and_then_what_is_kept(service: F
 async def test_without_history_attaching_starts_live(
     service: FakeService, client: Client, autojump_clock: Clock
 ) -> None:
-    service.history = 0
+    service.event_log = 0
     running(service)
     stream = await opened(client, "GET", "/predictions/a")
     assert await stream.frame() == b": keep-alive"
@@ -380,7 +380,7 @@ async def test_D4_the_last_follower_of_a_stream_cancels(nursery: trio.Nursery, s
     await second.stream.aclose()
     await trio.testing.wait_all_tasks_blocked()
     assert prediction.cancel_requested
-    assert prediction.history.followers == 0
+    assert prediction.event_log.followers == 0
 
 
 async def test_D4_a_waiter_keeps_it_alive_too(nursery: trio.Nursery, service: FakeService) -> None:
@@ -400,7 +400,7 @@ async def test_D4_followers_of_other_runs_come_and_go(service: FakeService, clie
     await opened(client, "GET", "/predictions/a")
     await client.stream.aclose()
     await trio.testing.wait_all_tasks_blocked()
-    assert prediction.history.followers == 0
+    assert prediction.event_log.followers == 0
     assert not prediction.cancel_requested
 
 

@@ -13,7 +13,7 @@ import trio.testing
 
 from cog_trio.config.settings import Settings
 from cog_trio.transport.http.protocol.connection import Connection, serve_connection
-from cog_trio.transport.http.protocol.fast_http1 import Lane
+from cog_trio.transport.http.protocol.fast_http1 import FastHttp1
 from cog_trio.transport.http.protocol.http1_head import MAX_NAMES, Clock, _names, parse, render
 from cog_trio.transport.http.protocol.server_state import ServerState
 from tests.transport.http.protocol.test_connection import GET, Receive, Send, Waiting, hello
@@ -210,7 +210,7 @@ async def served(pieces: list[bytes], plain: bool) -> tuple[Any, ...]:
                 except trio.BrokenResourceError:
                     break  # it has closed
                 await trio.testing.wait_all_tasks_blocked()
-            held = isinstance(connection._protocol, Lane)
+            held = isinstance(connection._protocol, FastHttp1)
             nursery.cancel_scope.cancel()
     return bytes(got), ended, app.seen, held
 
