@@ -17,7 +17,7 @@ PACKAGES := python3 python3-venv tini util-linux
 PROCESSES := $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) + 1))" 2>/dev/null || echo 3)
 TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 
-.PHONY: serve test check format system test-all chaos soak fuzz docs clean help
+.PHONY: serve test check format map system test-all chaos soak fuzz docs clean help
 
 serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
@@ -67,6 +67,9 @@ soak: $(STAMP)  ## COUNT predictions on a sync and on an async model with flat m
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; strict: a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml
+
+map: $(STAMP)  ## figures of the architecture: folders, imports, circles, the way of one prediction; REPO=path takes another checkout
+	$(VENV)/bin/python tests/architecture_map.py $(if $(REPO),--repo $(REPO))
 
 fuzz: $(STAMP)  ## requests that Schemathesis draws from the OpenAPI document for SECONDS; SEED draws those of an earlier run again
 	COG_TRIO_FUZZ=$(SECONDS) COG_TRIO_FUZZ_SEED=$(SEED) $(VENV)/bin/python -m pytest -s scenarios/faults/test_api_fuzz.py
