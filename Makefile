@@ -15,15 +15,19 @@ PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 PACKAGES := python3 python3-venv tini util-linux
 # One process more than processors: the stories wait a good part of their time.
 PROCESSES := $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) + 1))" 2>/dev/null || echo 3)
+CORES := $(shell python3 -c "import os; print(min(4, os.cpu_count() or 1))" 2>/dev/null || echo 2)
 TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 
-.PHONY: serve test check format map system test-all chaos soak fuzz docs clean help
+.PHONY: serve test test-fast check format map system test-all chaos soak fuzz docs clean help
 
 serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
 
 test: $(STAMP)  ## run all tests
 	$(VENV)/bin/python -m pytest $(TESTFLAGS)
+
+test-fast: $(STAMP)  ## run the unit tests that are quick: on fakes, no process is started
+	$(VENV)/bin/python -m pytest -n $(CORES) --dist worksteal -m "unit and not exhaustive" tests
 
 check: $(STAMP)  ## format check, lint, types
 	$(VENV)/bin/ruff format --check .

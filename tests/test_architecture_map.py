@@ -75,6 +75,7 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
     assert tree.satellites == {"edge.py": "core/table.py"}
 
 
+@pytest.mark.process
 def test_a_prediction_is_followed() -> None:
     found = traced(ROOT)
     assert None not in found.values()

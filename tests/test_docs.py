@@ -26,6 +26,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / link).exists(), link
 
 
+@pytest.mark.process
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     """Every page is in the navigation, every link and anchor leads somewhere."""
     done = subprocess.run(

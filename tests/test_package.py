@@ -23,6 +23,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = cog_trio.nothing
 
 
+@pytest.mark.process
 def test_a_bare_import_loads_nothing() -> None:
     code = (
         "import sys; import cog_trio; print([n for n in sys.modules if n.startswith(('cog_trio.', 'trio', 'msgspec'))])"
@@ -31,6 +32,7 @@ def test_a_bare_import_loads_nothing() -> None:
     assert answer.stdout.strip() == "[]"
 
 
+@pytest.mark.process
 def test_D45_a_service_without_webhooks_and_uploads_loads_no_http_client() -> None:
     heavy = ("httpx", "http.cookiejar")
     code = f"import sys; import cog_trio.service.open_service; print([n for n in {heavy} if n in sys.modules])"

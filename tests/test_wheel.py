@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT: Final = Path(__file__).parent.parent
 SITE: Final = Path("lib") / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 FOREIGN: Final = "__version__ = '0.23.1'\nclass BaseRunner: pass\n"

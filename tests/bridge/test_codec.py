@@ -97,6 +97,7 @@ def test_bodies_taken_one_at_a_time_are_not_given_twice(make: Any) -> None:
     buffer.close()
 
 
+@pytest.mark.exhaustive
 @given(st.lists(st.binary(max_size=50), max_size=20), st.randoms(use_true_random=False))
 def test_random_frames_in_random_pieces(bodies: list[bytes], random: Any) -> None:
     wire = b"".join(struct.pack(">I", len(body)) + body for body in bodies)

@@ -22,6 +22,8 @@ from cog_trio.bridge.codec import (
 )
 from tests.bridge.test_protocol import SNAPSHOTS
 
+pytestmark = pytest.mark.exhaustive
+
 LIMIT: Final = 40  # bytes
 STRANGE: Final = [b'"', b"null", b"-1", b"1e99", b"{}", b"\\ud800", b"\xff", b",", b"9" * 30]
 FRAME: Final = st.integers(0, LIMIT + 2).flatmap(

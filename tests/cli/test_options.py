@@ -154,6 +154,7 @@ def test_row_of_a_command_says_its_first_line_of_help(name: str) -> None:
     assert command.help.splitlines()[0] == COMMANDS[name].help
 
 
+@pytest.mark.process
 def test_D46_the_help_imports_no_command_and_a_command_imports_no_other() -> None:
     code = """
 import sys

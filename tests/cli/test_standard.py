@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = [sys.executable, "-c", "from cog_trio.cli import main; main()", "completion", "bash"]
 
 

@@ -106,6 +106,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.process
 async def test_the_base_of_a_dead_service_is_swept_and_that_of_a_living_one_not(tmp_path: Path) -> None:
     def play() -> None:
         with subprocess.Popen(

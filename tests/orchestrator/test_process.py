@@ -20,6 +20,8 @@ from cog_trio.orchestrator.process import ProcessLink, adopt, describe_exit
 from cog_trio.orchestrator.spawn import WorkerProcess, spawn
 from cog_trio.testing.fakes import FakeWorker
 
+pytestmark = pytest.mark.process
+
 LIMIT = 20  # seconds; no test waits that long unless it fails
 
 

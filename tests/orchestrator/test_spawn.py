@@ -21,6 +21,8 @@ from cog_trio.config import settings
 from cog_trio.orchestrator import spawn as module
 from cog_trio.orchestrator.spawn import WorkerProcess, spawn
 
+pytestmark = pytest.mark.process
+
 LIMIT = 20.0  # seconds; no test waits that long unless it fails
 
 

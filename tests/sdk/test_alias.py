@@ -11,6 +11,8 @@ import pytest
 
 from cog_trio import _alias
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(_alias.FOLDER).parent.parent
 
 

@@ -80,6 +80,7 @@ def test_version() -> None:
     assert version("cog-trio") == _version.RELEASE
 
 
+@pytest.mark.process
 def test_a_bare_import_is_light() -> None:
     heavy = ["trio", "httpx", "msgspec", "pydantic", "asyncio", "http.client", "yaml", "cog_trio.sdk.schema"]
     code = f"import cog_trio.sdk, sys; print([name for name in {heavy} if name in sys.modules])"
@@ -187,6 +188,7 @@ def test_opaque_is_one() -> None:
     assert pickle.loads(pickle.dumps(cog.Opaque)) is cog.Opaque
 
 
+@pytest.mark.process
 def test_suppress_output(capfd: pytest.CaptureFixture[str]) -> None:
     from cog_trio.sdk.legacy.suppress_output import suppress_output
 

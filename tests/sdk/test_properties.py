@@ -31,6 +31,8 @@ from cog_trio.worker.model.input_values import InputError, coerce
 from cog_trio.worker.model.load import LoadedModel
 from tests.sdk.source import Models, opened_models
 
+pytestmark = pytest.mark.exhaustive
+
 SETTINGS = settings(
     derandomize=True,
     deadline=None,

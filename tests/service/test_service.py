@@ -229,6 +229,7 @@ async def test_W10_a_setup_that_takes_too_long_is_killed(autojump_clock: Clock) 
         assert worker.reaped
 
 
+@pytest.mark.process
 async def test_a_worker_that_cant_be_spawned_is_a_failed_setup(autojump_clock: Clock, tmp_path: Path) -> None:
     async with open_service("m.py", cwd=str(tmp_path / "missing")) as service:
         health = await service.wait_started()
@@ -392,6 +393,7 @@ async def test_predict_time_is_exact(autojump_clock: Clock) -> None:
         assert prediction.metrics == {"predict_time": 3.0}
 
 
+@pytest.mark.exhaustive
 async def test_W1_back_to_back_never_meets_a_busy_slot(autojump_clock: Clock) -> None:
     async with serving() as (service, _):
         for number in range(1000):
@@ -970,6 +972,7 @@ async def test_b21_a_fault_of_ours_is_one_named_error(autojump_clock: Clock, mon
         assert worker.reaped
 
 
+@pytest.mark.process
 async def test_a_spawned_worker_is_never_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """D46: here the temporary folder can't be made, so the worker is never adopted."""
     process = spawn(command=("/bin/sh", "-c", "sleep 1000"))

@@ -310,6 +310,7 @@ async def test_W36_slow_receiver_gets_one_request_at_a_time_with_all_there_is(au
     assert receiver.statuses == ["processing"] * 5 + ["succeeded"]
 
 
+@pytest.mark.exhaustive
 async def test_traffic_grows_with_time_and_size_not_with_chunks(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver) as webhooks:

@@ -12,7 +12,10 @@ from typing import Final
 
 import pytest
 
-pytestmark = pytest.mark.timeout(180)  # several servers, one after the other, also where the machine is busy
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(180),  # several servers, one after the other, also where the machine is busy
+]
 
 ROOT: Final = Path(__file__).parent.parent.parent
 SLOW: Final = ("cacheprovider", "schemathesis", "anyio", "hypothesispytest")  # plugins that are not needed here

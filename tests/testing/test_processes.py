@@ -14,6 +14,8 @@ import trio
 
 from cog_trio.testing import processes
 
+pytestmark = pytest.mark.process
+
 SLEEPS = "import time; time.sleep(60)"
 LEAVES = f"""
 import subprocess, sys

@@ -214,6 +214,7 @@ def test_wrong_flags_are_refused(folder: Path, arguments: list[str]) -> None:
     assert type(_run(folder, PLAIN, *arguments).exception).__name__ == "BadParameter"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("text", [PLAIN, PACKAGES, REQUIREMENTS, HASHED])
 def test_hadolint_finds_nothing(folder: Path, text: str) -> None:
     if HADOLINT is None:

@@ -116,6 +116,7 @@ def test_bytes_that_are_no_text_are_replaced_and_do_not_reach_the_next_owner() -
     assert list(lines.feed_bytes(b"\xac\n")) == ["\ufffd\n"]
 
 
+@pytest.mark.exhaustive
 def test_any_split_gives_the_same_text() -> None:
     seed = random.randrange(2**32)
     rng = random.Random(seed)

@@ -12,6 +12,8 @@ from cog_trio.config.settings import Settings
 from cog_trio.transport.http.protocol.server_state import ServerState
 from tests.transport.http.support import InstantService, app_of, connect_to, protocols, request
 
+pytestmark = pytest.mark.exhaustive
+
 __all__ = ["protocols"]
 
 SEED = 20261129

@@ -20,6 +20,8 @@ from cog_trio.transport.http.protocol.server_state import ServerState
 from tests.transport.http.protocol.test_fast_http1 import served
 from tests.transport.http.support import InstantService, app_of, connect_to, protocols
 
+pytestmark = pytest.mark.exhaustive
+
 __all__ = ["protocols"]
 
 
