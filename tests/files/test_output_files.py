@@ -200,7 +200,8 @@ async def test_W48_a_file_that_cant_be_read_is_named(run: Run, tmp_path: Path, m
 
 
 async def test_settled_without_a_file_is_immediate(run: Run) -> None:
-    await run.files.settled()
+    with trio.testing.assert_no_checkpoints():
+        await run.files.settled()
 
 
 async def test_a_file_announced_after_a_quiet_time_is_read_too(run: Run, tmp_path: Path) -> None:

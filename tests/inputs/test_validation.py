@@ -233,7 +233,8 @@ def test_W6_files_in_a_list_one_by_one() -> None:
 
 
 def test_a_string_that_is_no_file_may_be_anything() -> None:
-    send(one(URI, "str"), {"x": "plain/name"})
+    raw = b'{"x":"plain/name"}'
+    assert one(URI, "str").check(raw) == Checked(raw, raw, [])
 
 
 def test_unknown_names_are_dropped_and_the_rest_is_not_touched() -> None:

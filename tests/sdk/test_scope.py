@@ -65,10 +65,13 @@ def test_W59_none_deletes(scope: Scope, book: list[Any]) -> None:
     ]
 
 
-def test_deleting_an_object_frees_what_is_in_it(scope: Scope) -> None:
+def test_deleting_an_object_frees_what_is_in_it(scope: Scope, book: list[Any]) -> None:
     scope.metrics["a.b"] = 1
+    with pytest.raises(TypeError, match="without deleting first"):
+        scope.metrics["a.b"] = "text"
     del scope.metrics["a"]
     scope.metrics["a.b"] = "text"
+    assert [entry[:2] for entry in book] == [("a.b", 1), ("a", None), ("a.b", "text")]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, [math.nan], {"a": math.inf}])

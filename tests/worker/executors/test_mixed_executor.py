@@ -10,6 +10,7 @@ import trio
 
 from cog_trio.bridge.protocol import (
     Described,
+    Done,
     Failed,
     Healthcheck,
     HealthcheckResult,
@@ -17,6 +18,7 @@ from cog_trio.bridge.protocol import (
     Init,
     Kind,
     Mode,
+    RunFailed,
     SlotResponse,
 )
 from tests.worker.rig import Parent, open_worker
@@ -110,6 +112,10 @@ async def test_a_cancel_that_is_faster_than_its_run(tmp_path: Path) -> None:
             predict = await parent.predict({"seconds": 30}, mode=mode)
             await parent.cancel(predict)
             await parent.idle(predict)
+        line = parent.lines[0]
+        assert not any(isinstance(frame, Done | RunFailed) for frame in line.waiting)
+        line.waiting.clear()
+        assert (await parent.run()).done
 
 
 async def test_an_exit_in_a_training_is_its_failure(tmp_path: Path) -> None:

@@ -344,10 +344,18 @@ async def test_others_have_their_turn_within_a_flood_of_small_frames(
 
 
 async def test_bad_frames_end_one_connection(nursery: trio.Nursery) -> None:
-    client = Client2(nursery, hello)
-    await client.wait(await client.ask("GET", "/"))
-    await client.stream.send_all(b"\x00\x00\x00\x00\x00\x00\x00\x00\x00")
-    await client.wait_closed()
+    state = ServerState(Settings())
+    clients = []
+    for _ in range(2):
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(partial(serve_connection, hello, state, theirs))
+        clients.append(Client2.over(ours))
+    for client in clients:
+        assert await client.wait(await client.ask("GET", "/")) == 200
+    await clients[0].stream.send_all(b"\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+    await clients[0].wait_closed()
+    assert clients[0].h2.state_machine.state is h2.connection.ConnectionState.CLOSED, "a GOAWAY came before the end"
+    assert await clients[1].wait(await clients[1].ask("GET", "/")) == 200
 
 
 async def test_W47_a_stalled_body_ends_its_stream_after_30_s(

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import trio
+import trio.testing
 import trustme
 from trio_websocket import open_websocket_url
 
@@ -199,6 +200,8 @@ async def test_a_client_that_leaves_is_seen_while_its_request_runs(files: Files,
         client = await site.greet()
         await client.send(GET)
         await app.entered.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not app.left.is_set()
         stream: Any = client.stream
         if politely:
             await stream.aclose()
@@ -220,8 +223,10 @@ async def test_a_client_that_takes_nothing_is_given_up(files: Files) -> None:
 
     async with serving(files, flood, write_timeout=0.2) as site:
         client = await site.greet()
+        start = trio.current_time()
         await client.send(GET)
         await cut.wait()
+        assert trio.current_time() - start >= 0.2
 
 
 async def _until_gone(receive: Receive, scope: trio.CancelScope) -> None:
