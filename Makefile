@@ -18,7 +18,7 @@ PROCESSES := $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) +
 CORES := $(shell python3 -c "import os; print(min(4, os.cpu_count() or 1))" 2>/dev/null || echo 2)
 TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 
-.PHONY: serve test test-fast check format map system test-all chaos soak fuzz docs clean help
+.PHONY: serve test test-fast check format rows map system test-all chaos soak fuzz docs clean help
 
 serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
@@ -71,6 +71,9 @@ soak: $(STAMP)  ## COUNT predictions on a sync and on an async model with flat m
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; strict: a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml
+
+rows: $(STAMP)  ## each row of the checklists and each decision, with the tests that show it; what no test shows is an error
+	$(VENV)/bin/python -m tests.rows
 
 map: $(STAMP)  ## figures of the architecture: folders, imports, circles, the way of one prediction; REPO=path takes another checkout
 	$(VENV)/bin/python tests/architecture_map.py $(if $(REPO),--repo $(REPO))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from cog_trio.testing import ServeModel
@@ -115,6 +116,7 @@ async def test_cancel_of_unknown_and_finished_is_404_and_of_running_repeatable(s
             assert await server.cancel("x") == 404
 
 
+@pytest.mark.covers("http:W48")
 async def test_W48_cancel_right_after_acceptance_always_works(serve_model: ServeModel) -> None:
     """Given an async creation, when the cancel is sent at once, 40 times, then each is canceled, no run goes on to
     its end, and no slot is lost."""
@@ -127,6 +129,7 @@ async def test_W48_cancel_right_after_acceptance_always_works(serve_model: Serve
             assert (await server.predict({"how": "none"})).status_code == 200
 
 
+@pytest.mark.covers("http:W48", "D28")
 async def test_D28_cancelled_code_that_never_stops_is_killed_after_the_grace(serve_model: ServeModel) -> None:
     """Given a call that holds the interpreter and --cancel-grace, when it is cancelled, then the worker is killed
     after the grace, the prediction fails with the reason, health is DEFUNCT, and HTTP answers."""

@@ -35,6 +35,7 @@ async def _run(*arguments: str, cwd: Path | None = None, **variables: str) -> tu
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.covers("D38")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -57,6 +58,7 @@ async def test_D38_wrong_start_is_one_line_and_exit_2(arguments: list[str], word
     assert said.count("\n") == 1
 
 
+@pytest.mark.covers("http:W16", "D38")
 async def test_D38_port_in_use_is_one_line_and_exit_1(serve_model: ServeModel) -> None:
     """Given a port that somebody listens on, when a server is to use it, then one line, and exit 1."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -99,6 +101,7 @@ async def test_container_entry_reads_cog_yaml(serve_model: ServeModel, tmp_path:
             assert (await server.predict()).json()["output"] == f"yes of {tmp_path}"
 
 
+@pytest.mark.covers("D38")
 async def test_D38_container_without_a_model_exits_1_and_with_a_missing_one_is_setup_failed(
     serve_model: ServeModel, tmp_path: Path
 ) -> None:
@@ -134,6 +137,7 @@ async def test_unix_socket(serve_model: ServeModel, tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.covers("http:W30")
 async def test_ready_file_is_there_while_ready(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given --ready-file, when the model is ready, then the file is there; when the server has ended, it is not."""
     path = tmp_path / "run" / "ready"

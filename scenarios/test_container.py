@@ -106,6 +106,7 @@ async def test_await_explicit_shutdown_waits_for_the_route(tmp_path: Path) -> No
             assert await server.ended() == 0
 
 
+@pytest.mark.covers("D38")
 @pytest.mark.parametrize(("arguments", "code"), [((), 1), (("--nonsense",), 2)])
 async def test_D38_wrong_starts_keep_their_exit_code_through_tini(
     tmp_path: Path, arguments: tuple[str, ...], code: int
@@ -116,6 +117,7 @@ async def test_D38_wrong_starts_keep_their_exit_code_through_tini(
     assert (ended, said.count("\n")) == (code, 1)
 
 
+@pytest.mark.covers("D50")
 async def test_without_tini_the_entry_is_its_own_init(tmp_path: Path) -> None:
     """Given an image whose entry point was replaced, so that the entry is PID 1, when children of the model outlive
     their parents, then they are buried all the same; SIGTERM reaches the server, which leaves with 0."""
@@ -130,6 +132,7 @@ async def test_without_tini_the_entry_is_its_own_init(tmp_path: Path) -> None:
             assert sum("SIGTERM" in entry.get("message", "") for entry in container.server.log) == 1
 
 
+@pytest.mark.covers("D50")
 async def test_without_tini_the_exit_code_of_a_killed_server_is_kept(tmp_path: Path) -> None:
     """Given such a container, when the server is killed, then it leaves with 137."""
     with trio.fail_after(60):

@@ -60,6 +60,7 @@ async def _fails_by(server: Any, how: str, words: list[str]) -> None:
             await trio.sleep(POLL)
 
 
+@pytest.mark.covers("http:W6", "D14", "worker:W1")
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -78,6 +79,7 @@ async def test_W6_worker_that_dies_fails_its_prediction_and_says_so(
             await _fails_by(server, how, words)
 
 
+@pytest.mark.covers("D29")
 @pytest.mark.parametrize("how", ["return", "child"])
 async def test_D29_killed_parent_leaves_nothing(serve_model: ServeModel, how: str) -> None:
     """Given a running prediction, with a child that is deaf to SIGTERM, when the parent is killed, then worker and
@@ -93,6 +95,7 @@ async def test_D29_killed_parent_leaves_nothing(serve_model: ServeModel, how: st
             await nothing_left(server.mark)
 
 
+@pytest.mark.covers("D29")
 async def test_D29_killed_parent_leaves_nothing_while_the_interpreter_is_held(serve_model: ServeModel) -> None:
     """Given a model that holds the interpreter, when the parent is killed, then the worker is gone at once."""
     with trio.fail_after(60):
@@ -105,6 +108,7 @@ async def test_D29_killed_parent_leaves_nothing_while_the_interpreter_is_held(se
             await nothing_left(server.mark)
 
 
+@pytest.mark.covers("D29")
 async def test_D29_parent_killed_during_setup_leaves_nothing(serve_model: ServeModel) -> None:
     """Given a worker in a long setup, when the parent is killed, then the worker is gone at once."""
     with trio.fail_after(60):

@@ -25,6 +25,7 @@ async def _put(server: Server, id: str, input: dict[str, Any]) -> trio.SocketStr
     return stream
 
 
+@pytest.mark.covers("D4")
 @pytest.mark.parametrize(
     ("model", "input"), [("stuck.py", {"how": "sleep"}), ("waits.py", {"name": "it", "seconds": 30})]
 )
@@ -47,6 +48,7 @@ async def test_disconnect_of_the_only_watcher_cancels(
             assert (await server.health())["status"] == "READY"
 
 
+@pytest.mark.covers("D4")
 async def test_D4_disconnect_of_one_of_two_watchers_changes_nothing(serve_model: ServeModel) -> None:
     """Given a sync request and a second one that joined it, when the first leaves, then the second gets its result."""
     with trio.fail_after(60):
@@ -68,6 +70,7 @@ async def test_D4_disconnect_of_one_of_two_watchers_changes_nothing(serve_model:
     assert replies == [200]
 
 
+@pytest.mark.covers("D4")
 async def test_disconnect_never_ends_an_async_creation(serve_model: ServeModel) -> None:
     """Given an async creation that a sync PUT joined, when the joiner leaves, then the prediction goes on."""
     with trio.fail_after(60):

@@ -138,6 +138,7 @@ async def test_public_refuses_what_is_not(serve_model: ServeModel, file_server: 
 # Outputs.
 
 
+@pytest.mark.covers("worker:W67")
 async def test_W67_an_input_is_the_output_fifty_times(serve_model: ServeModel) -> None:
     """Given a model that returns its input file, when it runs 50 times, then each output is that file."""
     url = "data:image/png;base64," + base64.b64encode(os.urandom(50_000)).decode()
@@ -149,6 +150,7 @@ async def test_W67_an_input_is_the_output_fifty_times(serve_model: ServeModel) -
             assert leftovers(server) == []
 
 
+@pytest.mark.covers("worker:W51")
 async def test_W51_files_inside_values_without_uploads(serve_model: ServeModel) -> None:
     """Given a result with files in a dataclass and in a list in a list, one of them over the size of a frame, then
     each is a data URL in its place."""
@@ -163,6 +165,7 @@ async def test_W51_files_inside_values_without_uploads(serve_model: ServeModel) 
             assert leftovers(server) == []
 
 
+@pytest.mark.covers("worker:W68")
 async def test_W68_a_file_that_is_overwritten_between_yields(serve_model: ServeModel) -> None:
     """Given a generator that yields one path again and again, overwriting it, then each output is what it held."""
     with trio.fail_after(60):
@@ -171,6 +174,7 @@ async def test_W68_a_file_that_is_overwritten_between_yields(serve_model: ServeM
         assert [base64.b64decode(item.partition(",")[2]) for item in output] == [b"%d" % n for n in range(20)]
 
 
+@pytest.mark.covers("worker:W48")
 async def test_W48_a_missing_file_is_named(serve_model: ServeModel) -> None:
     with trio.fail_after(60):
         async with serve_model(MODEL) as server:
@@ -305,6 +309,7 @@ async def test_a_large_upload_takes_no_memory(serve_model: ServeModel, upload_se
 # What stays.
 
 
+@pytest.mark.covers("http:W4", "worker:W21", "lesson:35")
 async def test_W21_an_id_makes_no_folder(serve_model: ServeModel, tmp_path: Path) -> None:
     with trio.fail_after(60):
         async with serve_model(MODEL) as server:
@@ -317,6 +322,7 @@ async def test_W21_an_id_makes_no_folder(serve_model: ServeModel, tmp_path: Path
                 }, id
 
 
+@pytest.mark.covers("http:W5")
 async def test_W5_a_bad_id_costs_no_slot(serve_model: ServeModel) -> None:
     with trio.fail_after(60):
         async with serve_model(MODEL) as server:

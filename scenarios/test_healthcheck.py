@@ -52,6 +52,7 @@ async def test_healthcheck_that_raises_shows_the_exception(serve_model: ServeMod
     assert "RuntimeError: hc exploded" in seen["user_healthcheck_error"]
 
 
+@pytest.mark.covers("http:W27")
 @pytest.mark.parametrize("model", ["health.py", "health_async.py"])
 async def test_W27_healthcheck_timeout_leaves_the_slots_alone(serve_model: ServeModel, says: Path, model: str) -> None:
     """Given a check that takes 30 s, when health is asked, then UNHEALTHY after 5 s, and a prediction that comes
@@ -88,6 +89,7 @@ async def test_healthcheck_runs_while_the_slot_is_busy(serve_model: ServeModel, 
             assert (await server.finished("long"))["status"] == "succeeded"
 
 
+@pytest.mark.covers("http:W28")
 async def test_W28_without_a_check_health_answers_while_the_interpreter_is_held(serve_model: ServeModel) -> None:
     """Given a model without a check in a long call that holds the interpreter, when health is asked, then BUSY
     at once."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import trio
 
 from cog_trio.testing import ServeModel, Server
@@ -33,6 +34,7 @@ def _check_setup(logs: str) -> None:
     assert lines[-1] == "[coglet] Server ready"
 
 
+@pytest.mark.covers("http:W9")
 async def test_W9_setup_lines_are_whole(serve_model: ServeModel) -> None:
     """Given a model that prints a lot in setup, when health says READY, then every line is there, in order, and the
     runtime's own line is the last."""
@@ -41,6 +43,7 @@ async def test_W9_setup_lines_are_whole(serve_model: ServeModel) -> None:
             _check_setup((await server.health())["setup"]["logs"])
 
 
+@pytest.mark.covers("http:W9")
 async def test_W9_setup_lines_are_whole_where_errors_alone_are_logged(tmp_path: Path) -> None:
     """Given --log-level error, which the line with the address is below, then the lines of setup are there too."""
     path = tmp_path / "socket"
@@ -58,6 +61,7 @@ async def test_W9_setup_lines_are_whole_where_errors_alone_are_logged(tmp_path: 
                 await client.post("/shutdown")
 
 
+@pytest.mark.covers("http:W11")
 async def test_W11_each_state_has_its_own_refusal_with_the_id(serve_model: ServeModel) -> None:
     """Given a worker that failed in setup, or died, when a prediction is posted, then 503 says which, with the id."""
     with trio.fail_after(60):
@@ -74,6 +78,7 @@ async def test_W11_each_state_has_its_own_refusal_with_the_id(serve_model: Serve
     assert failed.json()["status"] == gone.json()["status"] == "failed"
 
 
+@pytest.mark.covers("http:W23", "http:W24")
 async def test_W23_W24_times_are_the_same_in_the_reply_and_when_read_later(serve_model: ServeModel) -> None:
     """Given a prediction that ran, when it is read again, then state, times and predict_time are those of the reply."""
     with trio.fail_after(60):
@@ -89,6 +94,7 @@ async def test_W23_W24_times_are_the_same_in_the_reply_and_when_read_later(serve
     assert 0.05 <= reply["metrics"]["predict_time"] <= (completed - created).total_seconds() + 0.1
 
 
+@pytest.mark.covers("http:W35")
 async def test_W35_an_output_file_that_is_missing_fails_and_is_named(serve_model: ServeModel) -> None:
     """Given a model that returns a path where no file is, then the prediction fails and names it."""
     with trio.fail_after(60):
@@ -99,6 +105,7 @@ async def test_W35_an_output_file_that_is_missing_fails_and_is_named(serve_model
     assert "output" not in reply
 
 
+@pytest.mark.covers("http:W44", "D15", "lesson:61")
 async def test_W44_D15_whole_numbers_arrive_exactly(serve_model: ServeModel) -> None:
     """Given an input that is an int, when a whole number comes in any form and length, then run sees that int."""
     with trio.fail_after(60):
@@ -111,6 +118,7 @@ async def test_W44_D15_whole_numbers_arrive_exactly(serve_model: ServeModel) -> 
                 assert (await _post(server, f'{{"input":{{"n":{number}}}}}')).status_code == 400
 
 
+@pytest.mark.covers("http:W45", "http:W46")
 async def test_W45_W46_faults_are_short_and_point_into_values(serve_model: ServeModel) -> None:
     """Given inputs that are wrong and long, then each fault has a path with the index of its own, and at most 100
     characters of the value."""
@@ -128,6 +136,7 @@ async def test_W45_W46_faults_are_short_and_point_into_values(serve_model: Serve
     assert SECRET not in reply.text
 
 
+@pytest.mark.covers("D42")
 async def test_D42_a_secret_is_masked_wherever_it_could_show(serve_model: ServeModel) -> None:
     """Given an input that is a secret, when the model prints it, logs it and raises with it, then neither the reply,
     nor the read, nor a join, nor the server's log shows it."""
@@ -142,6 +151,7 @@ async def test_D42_a_secret_is_masked_wherever_it_could_show(serve_model: ServeM
     assert SECRET not in join.text + str(seen) + str(server.log)
 
 
+@pytest.mark.covers("http:W49")
 async def test_W49_a_cancel_never_hits_the_next_run_of_its_id(serve_model: ServeModel) -> None:
     """Given one id that is run, cancelled and run again at once, many times, then each cancel ends its own run only."""
     with trio.fail_after(60):
@@ -155,6 +165,7 @@ async def test_W49_a_cancel_never_hits_the_next_run_of_its_id(serve_model: Serve
                 assert (again.status_code, again.json()["status"], again.json()["output"]) == (200, "succeeded", "7")
 
 
+@pytest.mark.covers("http:W50", "D14", "lesson:65")
 async def test_W50_errors_have_one_form_and_the_traceback_is_in_the_logs(serve_model: ServeModel) -> None:
     """Given code that raises, with a text or without, then error is one line, Type: text, and logs end in the
     traceback."""
@@ -170,6 +181,7 @@ async def test_W50_errors_have_one_form_and_the_traceback_is_in_the_logs(serve_m
         assert reply["logs"].endswith(last)
 
 
+@pytest.mark.covers("http:W51")
 async def test_W51_a_last_line_without_newline_belongs_to_its_own_run(serve_model: ServeModel) -> None:
     """Given a run whose last print has no newline, then its logs have the text, and the next run's have not."""
     with trio.fail_after(60):

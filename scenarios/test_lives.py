@@ -27,6 +27,7 @@ def _named_sockets(*pids: int) -> list[list[str]]:
     return [line for line in ours if line[7:]]
 
 
+@pytest.mark.covers("worker:W3", "worker:W9", "worker:W13", "worker:W20")
 @pytest.mark.parametrize(
     ("model", "how", "cause"), [("lives.py:Async", "leave", "exit code 9"), ("lives.py:Trio", "kill", "signal 9")]
 )
@@ -57,6 +58,7 @@ async def test_W3_W9_a_worker_that_dies_fails_all_that_runs_in_it(
     assert cause in refused.json()["error"]
 
 
+@pytest.mark.covers("worker:W10", "D30")
 async def test_W10_D30_shutdown_cancels_what_is_left_and_runs_atexit(serve_model: ServeModel) -> None:
     """Given two runs of a minute, when SIGTERM comes, then both are canceled after the grace, their clean-up runs and
     is heard, and so are the model's atexit handlers."""
@@ -77,6 +79,7 @@ async def test_W10_D30_shutdown_cancels_what_is_left_and_runs_atexit(serve_model
     assert any(entry.get("message") == "bye" for entry in server.log)
 
 
+@pytest.mark.covers("worker:W8", "D29")
 @pytest.mark.parametrize(("model", "how"), [("lives.py:Async", "children"), ("lives.py:Trio", "children block")])
 async def test_W8_D29_killed_parent_leaves_nothing(serve_model: ServeModel, model: str, how: str) -> None:
     """Given a run with children that waits, or blocks the loop, when the parent is killed, then
@@ -91,6 +94,7 @@ async def test_W8_D29_killed_parent_leaves_nothing(serve_model: ServeModel, mode
             await nothing_left(server.mark)
 
 
+@pytest.mark.covers("worker:W8", "D29")
 async def test_W8_D29_parent_killed_during_setup_with_children_leaves_nothing(serve_model: ServeModel) -> None:
     """Given a setup that has started children and goes on for a minute, when the parent is killed, then nothing is
     left."""

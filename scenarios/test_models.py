@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import pytest
 import trio
 
 from cog_trio.testing import ServeModel
@@ -33,6 +34,7 @@ async def test_pydantic_output_class_with_files(serve_model: ServeModel) -> None
     assert "DeprecationWarning" in logs
 
 
+@pytest.mark.covers("sdk:W4")
 async def test_W4_annotations_as_text_and_a_type_that_is_not_there(serve_model: ServeModel) -> None:
     """Given postponed annotations, one of a type that can't be imported, when it predicts, then the opaque input
     passes and the file input is still a file."""
@@ -47,6 +49,7 @@ async def test_W4_annotations_as_text_and_a_type_that_is_not_there(serve_model: 
     assert wrong.status_code == 422
 
 
+@pytest.mark.covers("sdk:W1", "sdk:W2")
 async def test_W1_W2_inherited_run_under_wraps(serve_model: ServeModel) -> None:
     """Given a run that is inherited from another file and wrapped, when it is called without inputs twice, then it
     gets its defaults, each time fresh ones."""
@@ -109,6 +112,7 @@ async def test_types_that_say_what_may_come(serve_model: ServeModel) -> None:
     assert "77" not in wrong.text
 
 
+@pytest.mark.covers("sdk:W23", "sdk:W24")
 async def test_W23_W24_scope_under_its_older_name(serve_model: ServeModel) -> None:
     """Given a model that imports cog.server.scope, when it records metrics, then they add up as documented."""
     with trio.fail_after(60):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import httpx
+import pytest
 import trio
 
 from cog_trio.testing import ServeModel
@@ -28,6 +29,7 @@ async def test_state_on_self_stays_and_nothing_else_does(serve_model: ServeModel
     assert [reply["metrics"]["name"] for reply in (first, failed, third)] == ["one", "two", "three"]
 
 
+@pytest.mark.covers("http:W1")
 async def test_W1_500_back_to_back_on_one_connection_are_500_times_200(serve_model: ServeModel) -> None:
     """Given one slot, when 500 predictions follow each other on one connection, then each gets 200."""
     with trio.fail_after(60):
@@ -67,6 +69,7 @@ async def test_logs_hold_every_way_of_writing_and_stay_with_their_run(serve_mode
                 )
 
 
+@pytest.mark.covers("http:W3")
 async def test_W3_a_second_post_with_a_running_id_is_refused_and_the_first_is_untouched(
     serve_model: ServeModel,
 ) -> None:
@@ -83,6 +86,7 @@ async def test_W3_a_second_post_with_a_running_id_is_refused_and_the_first_is_un
     assert seen["output"] == ["first ends, at most 1 at once"]
 
 
+@pytest.mark.covers("http:W3")
 async def test_W3_two_puts_of_one_id_at_once_are_one_run(serve_model: ServeModel) -> None:
     """Given three slots, when two clients put one new id at the same moment, 25 times, then both get the same run."""
     with trio.fail_after(60):
@@ -102,6 +106,7 @@ async def test_W3_two_puts_of_one_id_at_once_are_one_run(serve_model: ServeModel
                 assert replies[0].json()["logs"].count("started") == 1
 
 
+@pytest.mark.covers("D2")
 async def test_a_put_of_a_running_id_joins_it(serve_model: ServeModel) -> None:
     """Given a running async prediction, when a sync PUT names its id, then it waits and gets the same result."""
     with trio.fail_after(60):

@@ -66,6 +66,7 @@ def _data(text: str, kind: str = "text/plain") -> str:
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
 
 
+@pytest.mark.covers("sdk:W10", "sdk:2", "sdk:3")
 async def test_row_02_03_W10_numbers_are_exact_both_ways(model: Model) -> None:
     """Given integers of up to 4,300 digits, when they come as inputs or as outputs, then they are exact, 1.0 is an
     int, 1 a float; a longer one is 400 at the edge and a failure as an output."""
@@ -96,6 +97,7 @@ class Runner(BaseRunner):
         assert await _places(server, {"x": True, "f": "1"}) == [["x"], ["f"]]
 
 
+@pytest.mark.covers("sdk:W9", "sdk:W11", "sdk:9", "sdk:18", "sdk:35")
 async def test_row_09_18_35_W9_W11_null_is_none(model: Model) -> None:
     """Given inputs that may be left out, when they are null or left out, then run sees None; others refuse null."""
     source = """
@@ -147,6 +149,7 @@ class Runner(BaseRunner):
 """
 
 
+@pytest.mark.covers("sdk:40", "sdk:41", "sdk:42", "sdk:43", "sdk:44")
 async def test_row_40_41_42_43_44_files_come_as_files_and_go(model: Model, file_server: FileServer) -> None:
     """Given data: and http: URLs for Path, list[Path], pathlib.Path and File, when the model runs, then it sees files
     of the right name and content, gone afterwards; a default file is kept; a 404 fails before run is called."""
@@ -192,6 +195,7 @@ async def test_row_40_41_42_43_44_files_come_as_files_and_go(model: Model, file_
     assert (model.folder / "kept.txt").read_text() == "kept"
 
 
+@pytest.mark.covers("sdk:W3", "sdk:42")
 async def test_row_42_W3_a_default_that_is_a_url_is_downloaded(model: Model, file_server: FileServer) -> None:
     """Given a default that is a URL, when the input is left out, then run sees a downloaded file each time."""
     url = file_server.add("d.txt", b"default")
@@ -209,6 +213,7 @@ class Runner(BaseRunner):
     assert "default" not in schema["properties"]["s"]
 
 
+@pytest.mark.covers("sdk:W1", "sdk:W2", "sdk:25", "sdk:29", "sdk:50")
 async def test_row_25_29_50_W1_W2_defaults_are_values_and_fresh(model: Model) -> None:
     """Given mutable defaults under functools.wraps, when two requests append to them, then each began anew."""
     source = """
@@ -230,6 +235,7 @@ class Runner(BaseRunner):
             assert await _output(server) == [["q", "w"], {"k": [1, 2]}, 4]
 
 
+@pytest.mark.covers("sdk:W7", "sdk:46", "sdk:47")
 async def test_row_46_47_W7_secrets_stay_secret(model: Model) -> None:
     """Given secrets as inputs, when they are printed, returned, nested in outputs or wrong, then nothing shows them."""
     source = """
@@ -255,6 +261,7 @@ class Runner(BaseRunner):
     assert "471" not in wrong.text
 
 
+@pytest.mark.covers("sdk:W26", "sdk:W27", "sdk:48", "sdk:49", "sdk:51")
 async def test_row_48_49_51_W26_W27_kinds_of_parameters(model: Model) -> None:
     """Given positional-only, keyword-only and ** parameters, when inputs come, then each gets its own; no input at
     all, null and a missing body are the same; a list is refused."""
@@ -274,6 +281,7 @@ class Runner(BaseRunner):
         assert await _places(server, []) == [["__root__"]]
 
 
+@pytest.mark.covers("sdk:52", "sdk:53", "sdk:54")
 async def test_row_52_53_54_one_output_or_many(model: Model) -> None:
     """Given an annotation of list, when one value, none, a list or a generator comes, then the output is a list."""
     source = """
@@ -297,6 +305,7 @@ class Runner(BaseRunner):
     }
 
 
+@pytest.mark.covers("sdk:53", "sdk:54")
 @pytest.mark.parametrize("kind", ["Iterator", "ConcatenateIterator"])
 async def test_row_53_54_iterators_give_arrays(model: Model, kind: str) -> None:
     """Given a generator, when it yields, then the final output is the array of what it yielded."""
@@ -311,6 +320,7 @@ class Runner(BaseRunner):
         assert await _output(server, {"n": 0}) == []
 
 
+@pytest.mark.covers("sdk:55")
 async def test_row_55_structured_output_with_a_file(model: Model) -> None:
     """Given a cog.BaseModel with a file, an optional and a default, when it is returned, then it is an object."""
     source = """
@@ -326,6 +336,7 @@ class Runner(BaseRunner):
         assert await _output(server, {"x": _data("hi")}) == {"p": _data("hi"), "n": None, "d": 3}
 
 
+@pytest.mark.covers("sdk:W21", "sdk:57")
 async def test_row_57_W21_values_of_any_kind(model: Model) -> None:
     """Given outputs of many kinds, when they are returned, then they are JSON; what is none fails with its place."""
     source = """
@@ -387,6 +398,7 @@ class Runner(BaseRunner):
     assert "object cannot be turned into JSON" in errors["object"]
 
 
+@pytest.mark.covers("sdk:W20", "sdk:59")
 @pytest.mark.parametrize(("weights", "seen"), [("https://h/w.tar", ["https://h/w.tar", "w.tar"]), ("", None)])
 async def test_row_59_W20_weights_go_to_weights(model: Model, weights: str, seen: Any) -> None:
     """Given a setup with another first parameter, when COG_WEIGHTS is a URL or empty, then weights alone gets it;
@@ -403,6 +415,7 @@ class Runner(BaseRunner):
         assert await _output(server) == ["cpu", seen, 1, 1]
 
 
+@pytest.mark.covers("sdk:W28")
 async def test_W28_every_fault_in_the_order_of_the_signature_and_short(model: Model) -> None:
     """Given many wrong inputs, some of them long, when they come, then one 422 lists each with its place, in the
     order of the signature, and repeats no long value; unknown ones are dropped with a warning of their names."""
@@ -428,6 +441,7 @@ class Runner(BaseRunner):
         assert "its value" not in str(server.log)
 
 
+@pytest.mark.covers("sdk:W17", "sdk:W19", "sdk:60", "sdk:61")
 async def test_row_60_61_W17_W19_training_beside_prediction(model: Model) -> None:
     """Given cog.yaml with run and train, both with choices of one name, when the document is asked for, then it has
     both halves and each keeps its own choices."""

@@ -20,6 +20,7 @@ FRAGILE: Final = str(MODELS / "fragile.py")
 HELLO: Final = str(EXAMPLES / "hello")
 
 
+@pytest.mark.covers("D38")
 async def test_D38_results_files_failures_and_wrong_inputs(tmp_path: Path) -> None:
     """Given models and inputs of all kinds, when they run side by side, then stdout has results alone, files are where
     they were wanted, and what went wrong is told by its name and by the exit code."""
@@ -69,6 +70,7 @@ async def test_D38_results_files_failures_and_wrong_inputs(tmp_path: Path) -> No
     assert 'raise RuntimeError("boom")' in done["raise"][2], "the traceback is text of the model's"
 
 
+@pytest.mark.covers("D38")
 async def test_D38_words_come_as_they_are_said_and_an_interrupt_shows_the_clean_up(tmp_path: Path) -> None:
     """Given a model that waits after its first word, when it runs, then that word is there; when Ctrl-C comes, then
     the clean-up runs to its end and is seen, and exit 130."""
@@ -85,6 +87,7 @@ async def test_D38_words_come_as_they_are_said_and_an_interrupt_shows_the_clean_
     ]
 
 
+@pytest.mark.covers("D38")
 async def test_D38_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     """Given a model that refuses to stop, when Ctrl-C comes twice, then all is gone at once, and exit 130."""
     arguments = ("run", TALKS, "-i", f"gate={tmp_path}/none", "-i", "stays=true")
@@ -97,6 +100,7 @@ async def test_D38_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
             assert await command.end() == 130
 
 
+@pytest.mark.covers("D38")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 async def test_D38_an_interrupt_ends_a_setup(number: int, code: int, tmp_path: Path) -> None:
     """Given a setup that goes on, when Ctrl-C comes, or its terminal is closed, then nothing is left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
 import trio
 import trustme
 
@@ -15,6 +16,7 @@ from scenarios.places import EXAMPLES
 TOKEN = "s3cr3t-t0k3n"
 
 
+@pytest.mark.covers("D44")
 async def test_D44_runs_cancels_and_a_server_that_dies(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a server, when runs come by HTTP and WebSocket, then each shows what a run here would show; Ctrl-C cancels
     on the server; when the server dies, or is not there, one line says so."""
@@ -51,6 +53,7 @@ async def test_D44_runs_cancels_and_a_server_that_dies(serve_model: ServeModel, 
         assert err.endswith("Connection refused\n")
 
 
+@pytest.mark.covers("D40", "D44")
 async def test_D40_D44_token_and_certificate(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a server with TLS and a token, when a run brings both, then it runs; without either, one line says why."""
     authority = trustme.CA()

@@ -114,6 +114,7 @@ def _written(folder: Path, name: str, text: str) -> Path:
     return folder
 
 
+@pytest.mark.covers("D38")
 @pytest.mark.parametrize("arguments", [["missing.py"], ["--nonsense"], [str(MODELS)], ["a.py", "b.py"]])
 async def test_D38_wrong_usage_is_one_line_and_exit_2(arguments: list[str]) -> None:
     """Given a wrong model or flag, when the schema is asked for, then one line says what is wrong, and exit 2."""

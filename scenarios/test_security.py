@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 import trustme
 from trio_websocket import open_websocket_url
@@ -22,6 +23,7 @@ TOKEN = "s3cr3t-t0k3n"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
+@pytest.mark.covers("D40")
 async def test_D40_token_and_TLS_from_the_first_request_to_the_last(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a certificate and a token, when strangers and friends come by HTTP/1.1 and WebSocket, then probes are open
     to all, that of a container too, and the rest to friends; the model never sees the token, nor does the log; and a

@@ -27,6 +27,7 @@ async def _failed(server: Server) -> dict[str, Any]:
     return {**setup, "error": reply.json()["error"]}
 
 
+@pytest.mark.covers("http:W8")
 async def test_W8_setup_that_raises_shows_its_logs_and_the_traceback(serve_model: ServeModel) -> None:
     """Given a setup that prints and raises, when the server starts, then SETUP_FAILED, the logs have what it wrote
     and the traceback, predictions get 503 with the cause, and no worker stays."""
@@ -41,6 +42,7 @@ async def test_W8_setup_that_raises_shows_its_logs_and_the_traceback(serve_model
     assert "bad weights" in setup["error"]
 
 
+@pytest.mark.covers("http:W7")
 @pytest.mark.parametrize(("how", "cause"), [("exit", "no more"), ("leave", "7")])
 async def test_W7_setup_that_ends_the_worker(serve_model: ServeModel, how: str, cause: str) -> None:
     """Given a setup that exits or takes its process down, when the server starts, then SETUP_FAILED says how it
@@ -52,6 +54,7 @@ async def test_W7_setup_that_ends_the_worker(serve_model: ServeModel, how: str, 
     assert cause in setup["logs"]
 
 
+@pytest.mark.covers("D38")
 async def test_import_error_is_a_failed_setup(serve_model: ServeModel) -> None:
     """Given a model that can't be imported, when the server starts, then SETUP_FAILED with the traceback."""
     with trio.fail_after(60):
@@ -61,6 +64,7 @@ async def test_import_error_is_a_failed_setup(serve_model: ServeModel) -> None:
     assert "no_such_module" in setup["logs"]
 
 
+@pytest.mark.covers("D38")
 async def test_missing_class_is_a_failed_setup(serve_model: ServeModel) -> None:
     """Given the name of a class that is not there, when the server starts, then SETUP_FAILED names it."""
     with trio.fail_after(60):
@@ -69,6 +73,7 @@ async def test_missing_class_is_a_failed_setup(serve_model: ServeModel) -> None:
     assert "Nobody" in setup["logs"]
 
 
+@pytest.mark.covers("D33")
 async def test_D33_sync_model_with_two_slots_is_a_failed_setup(serve_model: ServeModel) -> None:
     """Given a sync model and --max-concurrency 2, when the server starts, then SETUP_FAILED says what it takes."""
     with trio.fail_after(60):
@@ -77,6 +82,7 @@ async def test_D33_sync_model_with_two_slots_is_a_failed_setup(serve_model: Serv
     assert "async" in setup["logs"]
 
 
+@pytest.mark.covers("http:W10")
 async def test_setup_timeout_ends_the_worker(serve_model: ServeModel) -> None:
     """Given a setup of a minute and --setup-timeout 5, when the server starts, then STARTING with the logs so far,
     after 5 s SETUP_FAILED, and the worker is gone."""
@@ -93,6 +99,7 @@ async def test_setup_timeout_ends_the_worker(serve_model: ServeModel) -> None:
                     await trio.sleep(0.02)
 
 
+@pytest.mark.covers("D17")
 async def test_setup_logs_show_while_it_runs_and_a_signal_ends_it(serve_model: ServeModel) -> None:
     """Given a setup of a minute, when it runs, then its logs show and the schema is there; SIGTERM ends both
     processes at once with 0."""

@@ -15,6 +15,7 @@ from cog_trio.testing import ServeModel, Server
 from scenarios.processes import children_of
 
 
+@pytest.mark.covers("http:W15", "D38")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_W15_idle_server_leaves_with_0(serve_model: ServeModel, tmp_path: Path, number: signal.Signals) -> None:
     """Given an idle server, when it gets SIGTERM, SIGINT or SIGHUP, then it exits with 0, without a traceback, and the
@@ -36,6 +37,7 @@ async def test_shutdown_route_ends_the_server(serve_model: ServeModel) -> None:
             assert await server.ended() == 0
 
 
+@pytest.mark.covers("http:W13", "http:W14")
 async def test_W13_W14_drain_lets_running_predictions_end_and_answers_meanwhile(
     serve_model: ServeModel, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ async def _drain(server: Server, outcome: dict[str, Any], *, second: bool) -> No
         assert await server.ended() == 0
 
 
+@pytest.mark.covers("http:W14", "worker:W11")
 @pytest.mark.parametrize("second", [False, True])
 async def test_W14_end_of_the_grace_or_a_second_signal_cancels_the_rest(
     serve_model: ServeModel, tmp_path: Path, second: bool
@@ -107,6 +110,7 @@ async def test_W14_end_of_the_grace_or_a_second_signal_cancels_the_rest(
     assert said.read_text() == "goodbye"
 
 
+@pytest.mark.covers("http:W17")
 async def test_W17_signal_to_the_whole_group_does_not_touch_the_worker(serve_model: ServeModel) -> None:
     """Given a running prediction, when SIGTERM goes to every process of the server's group, then it still ends well."""
     outcome: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 import trio
 
 from cog_trio.testing import ServeModel
@@ -26,6 +27,7 @@ async def test_three_slots_run_three_at_once_and_refuse_the_fourth(serve_model: 
         assert seen["logs"] == f"{name} started\n{name} cleaned up\n"
 
 
+@pytest.mark.covers("http:W2")
 async def test_W2_as_many_as_there_are_slots_are_never_refused(serve_model: ServeModel) -> None:
     """Given three slots, when three clients send one prediction after the other, then none gets 409."""
     replies: list[httpx.Response] = []

@@ -54,6 +54,7 @@ async def test_20000_yields_lose_nothing_as_json_and_as_events(serve_model: Serv
             assert numbered(chunks(events)) == list(range(COUNT))
 
 
+@pytest.mark.covers("http:W31", "lesson:44")
 @pytest.mark.parametrize("model", ["tokens.py", "tokens_async.py"])
 async def test_W31_items_arrive_one_by_one(serve_model: ServeModel, model: str) -> None:
     """Given a model that yields every 200 ms, then each item is here before the next one is made, within a few ms."""
@@ -68,6 +69,7 @@ async def test_W31_items_arrive_one_by_one(serve_model: ServeModel, model: str) 
             assert min(late) < 0.005
 
 
+@pytest.mark.covers("lesson:45")
 @pytest.mark.parametrize("model", ["tokens.py", "tokens_async.py"])
 async def test_exception_after_the_third_item(serve_model: ServeModel, model: str) -> None:
     """Given a model that raises after three items, then the stream has three, ends in failed, and says why."""
@@ -97,6 +99,7 @@ async def test_logs_and_metrics_are_events_too(serve_model: ServeModel) -> None:
             assert events[-1].data["metrics"]["runs"] == 1
 
 
+@pytest.mark.covers("http:W32")
 async def test_W32_a_killed_client_comes_back_within_the_grace(serve_model: ServeModel) -> None:
     """Given --stream-grace 5, when the client is killed and puts again with its last id, then it misses nothing."""
     with trio.fail_after(60):
@@ -112,6 +115,7 @@ async def test_W32_a_killed_client_comes_back_within_the_grace(serve_model: Serv
             assert seen[-1].data["metrics"]["runs"] == 1
 
 
+@pytest.mark.covers("D11")
 async def test_D11_a_client_that_comes_back_after_the_end_gets_the_tail(serve_model: ServeModel) -> None:
     """Given a run that has ended, when a client puts with an id of that run, then it gets the rest and nothing runs."""
     with trio.fail_after(60):
@@ -130,6 +134,7 @@ async def test_D11_a_client_that_comes_back_after_the_end_gets_the_tail(serve_mo
             assert (await server.client.put("/predictions/s", json={}, headers=headers)).status_code == 409
 
 
+@pytest.mark.covers("D4")
 async def test_D4_a_dropped_stream_cancels_its_run(serve_model: ServeModel) -> None:
     """Given no grace, when the only reader of a stream leaves, then its run is canceled and the slot is free."""
     with trio.fail_after(60):
@@ -140,6 +145,7 @@ async def test_D4_a_dropped_stream_cancels_its_run(serve_model: ServeModel) -> N
             assert (await server.predict({"count": 1})).status_code == 200
 
 
+@pytest.mark.covers("D12", "lesson:50")
 async def test_a_reader_that_never_reads_harms_nobody(serve_model: ServeModel) -> None:
     """Given two slots and a client that asks for 1 GB of events and reads none, then the server's memory stays bounded,
     its run waits, others are served, and the client is given up after the write timeout, which cancels its run."""
@@ -165,6 +171,7 @@ async def test_a_reader_that_never_reads_harms_nobody(serve_model: ServeModel) -
             await stream.aclose()
 
 
+@pytest.mark.covers("lesson:50")
 async def test_shutdown_does_not_wait_for_a_reader_that_never_reads(serve_model: ServeModel) -> None:
     """Given a stuck reader, when the server is told to stop, then it is gone within the drain and a few seconds."""
     with trio.fail_after(60):

@@ -54,6 +54,7 @@ async def train(server: Server, input: Any = None, **fields: Any) -> httpx.Respo
     return await server.client.post("/trainings", json={"input": {} if input is None else input, **fields})
 
 
+@pytest.mark.covers("http:W26")
 async def test_W26_each_family_runs_its_own_callable_with_its_own_inputs(both: Both) -> None:
     """Given a runner and a trainer that is a class of its own, when both families are asked, then each runs its own
     callable, both were set up, inputs are checked by each one's own table, and a list stays a list."""
@@ -92,6 +93,7 @@ async def test_one_class_that_runs_and_trains_is_set_up_once(both: Both) -> None
             assert (await server.predict()).json()["output"] == "ran x, trained 3"
 
 
+@pytest.mark.covers("http:W26")
 async def test_W26_without_a_train_function_the_routes_say_so(both: Both) -> None:
     """Given a model without training, when a training is asked for, then 404 with an error text, and / names none."""
     with trio.fail_after(60):
@@ -103,6 +105,7 @@ async def test_W26_without_a_train_function_the_routes_say_so(both: Both) -> Non
             assert "/trainings" not in (await server.client.get("/openapi.json")).json()["paths"]
 
 
+@pytest.mark.covers("sdk:W19")
 @pytest.mark.parametrize("entry", ["container", "serve"])
 async def test_W19_train_only(both: Both, serve_model: ServeModel, tmp_path: Path, entry: str) -> None:
     """Given --x-mode train and a class with only setup and train, when both families are asked, then only trainings
@@ -127,6 +130,7 @@ async def test_W19_train_only(both: Both, serve_model: ServeModel, tmp_path: Pat
             assert "setup of the runner" not in (await server.health())["setup"]["logs"]
 
 
+@pytest.mark.covers("D18")
 async def test_trainings_answer_as_predictions_do(both: Both) -> None:
     """Given a training function, when it is asked in every way, then sync, async, PUT, joins, reads, ids, refusals
     and failures are as with predictions, in one space of ids."""
@@ -219,6 +223,7 @@ async def test_sync_run_beside_async_train(both: Both) -> None:
                 assert (await server.finished("p"))["status"] == "canceled"
 
 
+@pytest.mark.covers("D18")
 async def test_D18_sync_train_beside_async_run_is_a_failed_setup(both: Both) -> None:
     """Given an async runner and a sync train function, when the server starts, then setup fails and says why."""
     with trio.fail_after(60):
@@ -241,6 +246,7 @@ async def test_files_in_and_out_of_a_training(both: Both, tmp_path: Path) -> Non
     assert base64.b64decode(reply["output"]["weights"].partition(",")[2]) == b"cba"
 
 
+@pytest.mark.covers("sdk:59")
 @pytest.mark.parametrize(
     ("weights", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from cog_trio.testing import ServeModel
@@ -29,6 +30,7 @@ async def test_one_child_of_three_fails(serve_model: ServeModel) -> None:
     assert health["status"] == "READY"
 
 
+@pytest.mark.covers("D52")
 async def test_cancel_is_the_scope_and_hits_only_the_named_one(serve_model: ServeModel) -> None:
     """Given two runs at once, one of them perhaps with a child that blocks the loop, when that one is cancelled, then
     all of its children are, it is canceled soon, and the other one goes on until it is cancelled too."""
@@ -54,6 +56,7 @@ async def test_cancel_is_the_scope_and_hits_only_the_named_one(serve_model: Serv
     assert other["status"] == "canceled"
 
 
+@pytest.mark.covers("D52")
 async def test_a_background_task_that_fails_is_no_healthy_worker(serve_model: ServeModel) -> None:
     """Given a task in the worker's nursery, when it fails, then the run of the moment fails by its error, health is
     DEFUNCT, and predictions get 503 with the cause."""

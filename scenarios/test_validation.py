@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 
 from cog_trio.testing import ServeModel
@@ -42,6 +43,7 @@ BODIES = [
 ]
 
 
+@pytest.mark.covers("http:W19")
 async def test_bad_bodies_are_refused_as_json(serve_model: ServeModel) -> None:
     """Given bodies that are no request, when they are posted, then each gets the status that says why, with a JSON
     body, and the next good one is served."""

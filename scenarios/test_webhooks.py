@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from standardwebhooks import Webhook as Verifier
 
@@ -40,6 +41,7 @@ def check_order(receiver: WebhookReceiver, id: str) -> None:
     assert all("input" not in body for body in bodies)
 
 
+@pytest.mark.covers("http:W36", "http:W37", "lesson:37")
 async def test_W36_W37_quick_receiver(serve_model: ServeModel, webhook_receiver: WebhookReceiver) -> None:
     """Given a run that yields 250 times in 3 seconds, when it is told to a quick receiver every 0.2 s, then start,
     the first output at once, some more, all of it, and the terminal state come in order, one at a time."""
@@ -64,6 +66,7 @@ async def test_W36_W37_quick_receiver(serve_model: ServeModel, webhook_receiver:
             assert last == state
 
 
+@pytest.mark.covers("http:W22", "lesson:40")
 async def test_W22_sync_reply_is_the_terminal_webhook(
     serve_model: ServeModel, webhook_receiver: WebhookReceiver
 ) -> None:
@@ -94,6 +97,7 @@ async def test_filter(serve_model: ServeModel, webhook_receiver: WebhookReceiver
             assert [len(webhook_receiver.of(id)) for id in ("none", "end", "both")] == [0, 1, 2]
 
 
+@pytest.mark.covers("lesson:39")
 async def test_slow_receiver_costs_neither_slot_nor_health(
     serve_model: ServeModel, webhook_receiver: WebhookReceiver
 ) -> None:
@@ -114,6 +118,7 @@ async def test_slow_receiver_costs_neither_slot_nor_health(
                 assert len(webhook_receiver.of(f"p{number}")) == 3
 
 
+@pytest.mark.covers("http:W41")
 async def test_W41_failures_are_tried_again_and_retry_after_is_heard(
     serve_model: ServeModel, webhook_receiver: WebhookReceiver
 ) -> None:
@@ -146,6 +151,7 @@ async def test_updates_are_not_tried_again(serve_model: ServeModel, webhook_rece
             assert len(set(states)) == len(states)
 
 
+@pytest.mark.covers("http:W39")
 async def test_W39_other_redirects_are_failures(serve_model: ServeModel, webhook_receiver: WebhookReceiver) -> None:
     """Given a receiver that answers 302, when a run ends, then the redirect is not followed and not tried again."""
     with trio.fail_after(60):
@@ -158,6 +164,7 @@ async def test_W39_other_redirects_are_failures(serve_model: ServeModel, webhook
             assert target.came == []
 
 
+@pytest.mark.covers("http:W39")
 async def test_W39_redirect_to_another_host_goes_without_the_token(
     serve_model: ServeModel, webhook_receiver: WebhookReceiver
 ) -> None:
@@ -209,6 +216,7 @@ async def test_absent_receiver(serve_model: ServeModel) -> None:
             assert "s3cret" not in str(server.log)
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_terminal_webhooks_are_delivered_before_the_server_leaves(
     serve_model: ServeModel, webhook_receiver: WebhookReceiver
 ) -> None:
@@ -224,6 +232,7 @@ async def test_W13_terminal_webhooks_are_delivered_before_the_server_leaves(
             assert [webhook.json()["status"] for webhook in webhook_receiver.of("p")] == ["succeeded"] * 3
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_what_is_cancelled_by_the_drain_is_told_too(
     serve_model: ServeModel, webhook_receiver: WebhookReceiver
 ) -> None:
@@ -237,6 +246,7 @@ async def test_W13_what_is_cancelled_by_the_drain_is_told_too(
             assert webhook_receiver.of("p")[-1].json()["status"] == "canceled"
 
 
+@pytest.mark.covers("lesson:43")
 async def test_a_crash_of_the_worker_is_told(serve_model: ServeModel, webhook_receiver: WebhookReceiver) -> None:
     """Given an async prediction, when its worker is killed, then the terminal webhook says failed, and why."""
     with trio.fail_after(60):
@@ -250,6 +260,7 @@ async def test_a_crash_of_the_worker_is_told(serve_model: ServeModel, webhook_re
             assert "p started" in last["logs"]
 
 
+@pytest.mark.covers("http:W16")
 async def test_W16_token_that_no_header_can_carry(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a token with a line break, when the server is started, then it says so on one line, without the token, and
     exits with 2."""

@@ -172,10 +172,12 @@ def _shields(file: Path) -> Iterator[int]:
             yield node.lineno
 
 
+@pytest.mark.covers("D47")
 def test_D47_a_shield_without_a_deadline_has_an_end() -> None:
     assert {_inside(file) for file in FILES if [*_shields(file)]} == set(SHIELDS)
 
 
+@pytest.mark.covers("D45")
 def test_D45_the_http_client_is_behind_one_module() -> None:
     """The model's process has one of its own for URLFile (D23); a test's client is another matter."""
     makers = {file for name in ("AsyncClient", "Client", "AsyncHTTPTransport") for file in _callers(name)}

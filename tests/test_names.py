@@ -41,6 +41,7 @@ setup_timeout_serial.txtar sequential_state_leak.txtar input_validation_before_s
 """
 
 
+@pytest.mark.covers("D48")
 @pytest.mark.parametrize("path", PATHS)
 def test_D48_path_of_ours_can_be_imported(path: str) -> None:
     parts = path.split(".")
@@ -57,11 +58,13 @@ def test_D48_path_of_ours_can_be_imported(path: str) -> None:
     raise AssertionError(f"{path} is nothing")
 
 
+@pytest.mark.covers("D48")
 @pytest.mark.parametrize("file", FILES)
 def test_D48_file_of_ours_exists(file: str) -> None:
     assert (ROOT / file).is_file()
 
 
+@pytest.mark.covers("D48")
 @pytest.mark.parametrize("name", NAMED.split())
 def test_D48_name_of_the_document_is_on_the_page(name: str) -> None:
     assert name in LEFT

@@ -32,6 +32,7 @@ def test_a_bare_import_loads_nothing() -> None:
     assert answer.stdout.strip() == "[]"
 
 
+@pytest.mark.covers("D45")
 @pytest.mark.process
 def test_D45_a_service_without_webhooks_and_uploads_loads_no_http_client() -> None:
     heavy = ("httpx", "http.cookiejar")

@@ -68,6 +68,7 @@ def test_wheel_is_pure_and_holds_only_the_package_and_the_pth(wheel: Path) -> No
     assert packed == ours
 
 
+@pytest.mark.covers("D34")
 def test_cog_can_be_imported_where_none_is_installed(python: Path) -> None:
     said = _run(
         python, "-c", "import cog, cog_trio.sdk; print(cog.__file__, cog.BaseRunner is cog_trio.sdk.BaseRunner)"
@@ -81,6 +82,7 @@ def test_container_entry_answers_under_both_names(python: Path, module: str) -> 
     assert _run(python, "-m", module, "--version")
 
 
+@pytest.mark.covers("D34")
 def test_installed_cog_is_neither_shadowed_nor_changed(python: Path) -> None:
     site = python.parent.parent / SITE
     (site / "cog").mkdir()
@@ -89,6 +91,7 @@ def test_installed_cog_is_neither_shadowed_nor_changed(python: Path) -> None:
     assert (site / "cog" / "__init__.py").read_text() == FOREIGN
 
 
+@pytest.mark.covers("D34")
 def test_worker_sees_ours_also_beside_an_installed_cog(python: Path) -> None:
     """The path that spawn gives the worker, in an environment with another cog."""
     site = python.parent.parent / SITE

@@ -57,6 +57,7 @@ async def test_one_read_gives_all_that_is_there() -> None:
     assert len(await receiver.receive()) == 50
 
 
+@pytest.mark.covers("D20")
 async def test_lines_on_the_control_channel() -> None:
     left, right = trio.testing.memory_stream_pair()
     sender: Channel[Shutdown, ControlRequest] = Channel(left, control_requests, lines=True)
@@ -85,6 +86,7 @@ async def test_an_end_inside_a_frame_is_no_clean_end() -> None:
         await receiver.receive()
 
 
+@pytest.mark.covers("D20")
 async def test_a_message_too_large_leaves_the_channel_whole() -> None:
     left, right = trio.testing.memory_stream_pair()
     sender: Channel[LogLine, SlotResponse] = Channel(left, slot_responses)

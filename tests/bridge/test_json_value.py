@@ -14,6 +14,7 @@ from cog_trio.bridge.json_value import LARGE, decode_json
 LONGEST = "-" + "9" * 4300
 
 
+@pytest.mark.covers("D15")
 @pytest.mark.parametrize(
     "text",
     [
@@ -31,6 +32,7 @@ def test_D15_values_are_exact(text: str) -> None:
         assert decode_json(raw) == json.loads(text)
 
 
+@pytest.mark.covers("D15")
 @pytest.mark.parametrize(
     "beside",
     [LONGEST + "9", "1e999", "-1e999", "NaN", "Infinity", '"\\ud800"', "1,", "{", "9" * 4301, '"\n"', "01", "\ufeff1"],
@@ -41,6 +43,7 @@ def test_D15_what_stands_beside_the_longest_integer_is_as_strict(beside: str) ->
             decode_json(text.encode())
 
 
+@pytest.mark.covers("D15")
 def test_D15_bad_utf8_and_nesting_are_told_as_without_it() -> None:
     with pytest.raises((msgspec.MsgspecError, UnicodeError)):
         decode_json(f'[{LONGEST},"'.encode() + b'\xff"]')
@@ -48,6 +51,7 @@ def test_D15_bad_utf8_and_nesting_are_told_as_without_it() -> None:
         decode_json(f"[{LONGEST},{'[' * 100_000}{']' * 100_000}]".encode())
 
 
+@pytest.mark.covers("D15")
 @pytest.mark.parametrize("text", [LONGEST + "9", LONGEST + ".5e3", LONGEST + "e5", f'"{LONGEST}" x'])
 def test_D15_longer_ones_are_refused(text: str) -> None:
     value: Any = None

@@ -60,6 +60,7 @@ def test_a_line_has_the_number_of_the_worker_that_it_is_about() -> None:
     assert "worker" not in json.loads(JsonFormatter().format(other))
 
 
+@pytest.mark.covers("D9")
 @pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])
 @pytest.mark.parametrize(
     "text", ["two\nlines", "carriage\rreturn", "escape\x1b[31m", "next\x85line", "zero\0", "li\u2028ne", "\u202etxt"]

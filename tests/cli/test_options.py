@@ -37,6 +37,7 @@ def _given(*arguments: str) -> Mapping[str, Any]:
     return seen
 
 
+@pytest.mark.covers("D43")
 @pytest.mark.parametrize("option", [row for row in settings.OPTIONS if row.flag], ids=lambda option: option.field)
 def test_each_row_is_an_option_of_its_commands_and_says_its_variable(option: Setting) -> None:
     command = run if option.client else serve
@@ -69,6 +70,7 @@ def test_nothing_given_is_nothing() -> None:
     assert _given() == {"model": "."}
 
 
+@pytest.mark.covers("http:W16")
 @pytest.mark.parametrize(
     ("arguments", "value"),
     [
@@ -131,6 +133,7 @@ def test_no_command_shows_the_help_as_it_is(
     assert "\n  serve " in seen.out + seen.err
 
 
+@pytest.mark.covers("D38")
 @pytest.mark.parametrize("mode", ["predict", "train"])
 def test_D38_the_container_entry_needs_what_its_mode_serves(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -154,6 +157,7 @@ def test_row_of_a_command_says_its_first_line_of_help(name: str) -> None:
     assert command.help.splitlines()[0] == COMMANDS[name].help
 
 
+@pytest.mark.covers("D46")
 @pytest.mark.process
 def test_D46_the_help_imports_no_command_and_a_command_imports_no_other() -> None:
     code = """

@@ -29,6 +29,7 @@ def test_file_alone_is_served_from_its_own_folder(folder: Path) -> None:
     assert (target.folder, target.predict, target.train) == (folder / "deep" / "er", "model.py", None)
 
 
+@pytest.mark.covers("D35")
 def test_D35_file_is_served_from_its_nearest_parent_with_a_cog_yaml(folder: Path) -> None:
     _yaml(folder, "run: predict.py:Other\nconcurrency:\n  max: 3\n")
     target = find("deep/er/model.py:Runner")

@@ -22,6 +22,7 @@ def _read(flags: dict[str, Any] | None = None, /, **environ: str) -> Settings:
     return chosen
 
 
+@pytest.mark.covers("D43")
 def test_page_holds_the_table() -> None:
     assert settings.reference() in PAGE.read_text()
 
@@ -137,6 +138,7 @@ def test_wrong_variable_of_ours_is_refused_by_name(option: Setting) -> None:
         _read(**{option.variable: wrong})
 
 
+@pytest.mark.covers("http:W38", "D38")
 @pytest.mark.parametrize(
     ("variable", "text", "field", "value"),
     [
@@ -156,6 +158,7 @@ def test_wrong_variable_of_cogs_is_warned_of_once(variable: str, text: str, fiel
     assert warnings[0].startswith(f"{variable}={text!r} is ignored")
 
 
+@pytest.mark.covers("http:W16")
 @pytest.mark.parametrize("token", ["a\nb", " a", "a ", "ä", "a\x7f"])
 def test_W16_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(BadSetting) as caught:
@@ -163,6 +166,7 @@ def test_W16_token_that_no_header_can_carry_is_refused_and_not_shown(token: str)
     assert str(caught.value) == "WEBHOOK_AUTH_TOKEN: expected printable ASCII without blanks at its ends"
 
 
+@pytest.mark.covers("D42")
 def test_D42_secrets_are_in_no_repr() -> None:
     chosen = _read(
         WEBHOOK_AUTH_TOKEN="t0k3n",
@@ -175,6 +179,7 @@ def test_D42_secrets_are_in_no_repr() -> None:
         assert secret not in repr(chosen)
 
 
+@pytest.mark.covers("D40")
 def test_D40_a_token_that_no_header_can_carry_is_refused_and_not_shown() -> None:
     for given in ({"auth_token": "s3 cret"}, {}):
         with pytest.raises(BadSetting) as caught:
@@ -202,6 +207,7 @@ def test_flag_wins_over_variable_over_file_over_default() -> None:
     assert read({"max_concurrency": "4"}, {"COG_MAX_CONCURRENCY": "3"}, file=file)[0].max_concurrency == 4
 
 
+@pytest.mark.covers("http:W16", "D37")
 def test_D37_addresses_and_who_reads_PORT() -> None:
     assert (Settings().host, Settings().port) == ("127.0.0.1", 8393)
     assert read({}, {"PORT": "1"})[0].port == 8393

@@ -153,6 +153,7 @@ async def run(nursery: trio.Nursery, tmp_path: Path) -> Any:
         yield Run(nursery, workspace)
 
 
+@pytest.mark.covers("worker:W50", "lesson:32")
 async def test_W50_files_stand_where_the_model_put_them(run: Run, tmp_path: Path) -> None:
     (tmp_path / "big.bin").write_bytes(b"x" * 2**20)
     (tmp_path / "small.txt").write_bytes(b"y")
@@ -184,6 +185,7 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+@pytest.mark.covers("worker:W48")
 @pytest.mark.parametrize("make", [missing, unreadable, pipe])
 async def test_W48_a_file_that_cant_be_read_is_named(run: Run, tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "x.png")
@@ -260,6 +262,7 @@ async def test_only_the_runs_own_spill_files_are_deleted(run: Run, tmp_path: Pat
 # Values with files inside.
 
 
+@pytest.mark.covers("worker:W51")
 async def test_W51_files_inside_a_value_stand_at_their_places(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "b.txt").write_text("b")
@@ -276,6 +279,7 @@ async def test_W51_files_inside_a_value_stand_at_their_places(run: Run, tmp_path
     assert b"1.50" in run.prediction.snapshot(), "what the model made is not rebuilt"
 
 
+@pytest.mark.covers("worker:W51")
 async def test_W51_files_inside_a_spilled_value(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     path = write(f"{run.folder}/spill.json", b'{"x":null}')
@@ -304,6 +308,7 @@ async def test_places_out_of_order_fail_the_prediction(run: Run, tmp_path: Path)
     assert "where no place is" in (run.files.error or "")
 
 
+@pytest.mark.covers("worker:W24")
 async def test_a_large_value_is_put_together_in_a_thread(run: Run, tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(bytes(output_files.JOINED_HERE))
     run.files.announce(OutputChunk(msgspec.Raw(b"[null]"), 0, 1))
@@ -340,6 +345,7 @@ async def uploading(nursery: trio.Nursery, tmp_path: Path, server: Server) -> An
         yield Run(nursery, workspace, server)
 
 
+@pytest.mark.covers("http:W34", "worker:W50")
 async def test_W50_uploads_that_end_in_reverse_keep_their_order(uploading: Run, server: Server, tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name)
@@ -357,6 +363,7 @@ async def test_W50_uploads_that_end_in_reverse_keep_their_order(uploading: Run, 
     assert uploading.output() == ["http://h/up/a", "http://h/up/b", "http://h/up/c"]
 
 
+@pytest.mark.covers("D9", "lesson:42")
 async def test_headers_of_an_upload(uploading: Run, server: Server, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"x")
     uploading.files.announce(file(tmp_path / "a.png"))
@@ -367,6 +374,7 @@ async def test_headers_of_an_upload(uploading: Run, server: Server, tmp_path: Pa
     assert headers["traceparent"] == "00-a-b-01"
 
 
+@pytest.mark.covers("worker:W51", "lesson:32")
 async def test_W51_files_inside_a_value_are_uploaded_too(uploading: Run, tmp_path: Path) -> None:
     (tmp_path / "a b.txt").write_text("a")
     uploading.files.announce(OutputChunk(msgspec.Raw(b'{"x":null}'), 0, 1))
@@ -375,6 +383,7 @@ async def test_W51_files_inside_a_value_are_uploaded_too(uploading: Run, tmp_pat
     assert uploading.output() == [{"x": "http://h/up/a%20b.txt"}]
 
 
+@pytest.mark.covers("http:W34", "lesson:33")
 async def test_W34_equal_names_become_distinct(uploading: Run, server: Server, tmp_path: Path) -> None:
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()
@@ -412,6 +421,7 @@ async def test_a_failed_upload_cuts_the_others(uploading: Run, server: Server, t
     assert server.open == 0
 
 
+@pytest.mark.covers("worker:W48")
 async def test_W48_a_missing_file_fails_and_the_others_are_uploaded(uploading: Run, tmp_path: Path) -> None:
     (tmp_path / "good").write_text("x")
     uploading.files.announce(file(tmp_path / "gone"))

@@ -66,6 +66,7 @@ async def test_what_is_sent(file: int) -> None:
     assert "transfer-encoding" not in request.headers
 
 
+@pytest.mark.covers("worker:W53", "lesson:34")
 @pytest.mark.parametrize("base", ["https://h/up", "https://h/up/"])
 @pytest.mark.parametrize(
     ("name", "path"),
@@ -80,6 +81,7 @@ def test_a_base_may_have_a_query_or_no_path() -> None:
     assert file_url("http://u:p@h:1/x?sig=1", "a") == "http://u:p@h:1/x/a?sig=1"
 
 
+@pytest.mark.covers("worker:W53", "lesson:34")
 @pytest.mark.parametrize(
     ("location", "published"),
     [
@@ -97,6 +99,7 @@ async def test_W53_what_is_published(file: int, status: int, location: str, publ
     assert await put(server, file, "https://u:pw@h:8443/up?sig=2") == published
 
 
+@pytest.mark.covers("D42")
 async def test_D42_the_url_itself_is_published_without_credentials(file: int) -> None:
     assert await put(Server(answer(200)), file, "https://u:pw@h/up?sig=2") == "https://h/up/a.png"
 
@@ -130,6 +133,7 @@ async def test_what_may_pass_is_tried_three_times(
     assert [request.content for request in server.requests] == [b"png"] * 3
 
 
+@pytest.mark.covers("lesson:34")
 async def test_after_three_tries_it_has_failed(file: int, autojump_clock: trio.testing.MockClock) -> None:
     server = Server(answer(500))
     with pytest.raises(UploadFailed) as raised:
@@ -178,6 +182,7 @@ async def test_progress_has_no_limit(
     assert trio.current_time() == 20 * len(taken)
 
 
+@pytest.mark.covers("worker:W54")
 async def test_a_large_file_is_sent_whole(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(content := os.urandom(2 * PIECE + CHUNK + 5))
     server = Server(answer(200))
@@ -215,6 +220,7 @@ async def test_a_file_that_shrinks_is_a_fault_of_the_file(tmp_path: Path) -> Non
         os.close(descriptor)
 
 
+@pytest.mark.covers("http:W34")
 def test_W34_names_are_distinct_and_a_unique_one_stays() -> None:
     names = UploadNames()
     taken = [names.assign(path) for path in ("/x/a.tar.gz", "/y/a.tar.gz", "/z/a.tar.gz", "/x/b", "/y/b", "/.png")]

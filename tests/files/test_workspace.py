@@ -60,6 +60,7 @@ async def test_the_base_is_private_and_goes_at_exit(tmp_path: Path) -> None:
     assert entries(tmp_path) == []
 
 
+@pytest.mark.covers("worker:W21")
 async def test_W21_the_name_of_a_runs_folder_is_random(tmp_path: Path) -> None:
     async with open_workspace(str(tmp_path)) as workspace:
         names = {workspace.run_folder() for _ in range(100)}
@@ -68,6 +69,7 @@ async def test_W21_the_name_of_a_runs_folder_is_random(tmp_path: Path) -> None:
         assert not any(workspace.used(name) for name in names), "a name is not a folder"
 
 
+@pytest.mark.covers("worker:W22")
 async def test_W22_a_runs_folder_is_removed_with_all_in_it(tmp_path: Path) -> None:
     async with open_workspace(str(tmp_path)) as workspace:
         folder = workspace.run_folder()
@@ -158,6 +160,7 @@ def test_a_base_is_never_there_without_its_lock(tmp_path: Path, monkeypatch: pyt
 # Inputs.
 
 
+@pytest.mark.covers("D26")
 @pytest.mark.parametrize(
     ("size", "context", "spilled"),
     [
@@ -190,6 +193,7 @@ async def appears(path: Path, there: bool) -> None:
     await eventually(lambda: exists(path) is there)
 
 
+@pytest.mark.covers("http:W30")
 async def test_W30_the_readiness_file_follows_ready(tmp_path: Path, nursery: trio.Nursery) -> None:
     path, readiness = tmp_path / "run" / "ready", Readiness()
     path.parent.mkdir()
@@ -204,6 +208,7 @@ async def test_W30_the_readiness_file_follows_ready(tmp_path: Path, nursery: tri
         await appears(path, False)
 
 
+@pytest.mark.covers("http:W30")
 async def test_W30_the_readiness_file_goes_at_exit(tmp_path: Path) -> None:
     path, readiness = tmp_path / "new" / "folder" / "ready", Readiness()
     readiness.set(True)

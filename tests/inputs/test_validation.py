@@ -95,6 +95,7 @@ def test_accepted(fragment: Fragment, value: Any) -> None:
     assert one(fragment).check(raw) == Checked(raw, raw, [])
 
 
+@pytest.mark.covers("lesson:61")
 @pytest.mark.parametrize(
     ("fragment", "value", "text"),
     [
@@ -152,6 +153,7 @@ def test_a_dollar_matches_only_the_very_end(pattern: str, yes: str, no: str) -> 
     assert len(faults(validator, {"x": no})) == 1
 
 
+@pytest.mark.covers("lesson:62")
 def test_every_fault_in_the_order_of_the_signature() -> None:
     validator = make(
         {
@@ -181,6 +183,7 @@ def test_order_is_that_of_x_order_not_of_the_document() -> None:
     assert [loc[-1] for loc, _, _ in faults(validator, {"b": 1, "c": 1, "a": 1})] == ["a", "b", "c"]
 
 
+@pytest.mark.covers("lesson:60")
 @pytest.mark.parametrize("raw", [None, b"null", b" null ", b"{}"])
 def test_no_input_at_all(raw: bytes | None) -> None:
     assert one(STRING).check(raw) == Checked(b"{}", b"{}", [])
@@ -197,6 +200,7 @@ def test_input_of_another_shape() -> None:
     ]
 
 
+@pytest.mark.covers("http:W43", "D1", "lesson:60")
 def test_W43_null_passes_only_where_the_table_says_so() -> None:
     nullable = one({"nullable": True, **INTEGER}, "int", nullable=True)
     raw = b'{"x":null}'
@@ -215,6 +219,7 @@ def test_nullable_members_of_a_union() -> None:
     assert len(faults(validator, {"x": [1.5]})) == 1
 
 
+@pytest.mark.covers("sdk:W5", "lesson:30")
 @pytest.mark.parametrize("kind", ["path", "file"])
 def test_W5_a_file_is_a_url(kind: str) -> None:
     validator = one(URI, kind)
@@ -226,12 +231,14 @@ def test_W5_a_file_is_a_url(kind: str) -> None:
     assert refused(URI, 5, kind) == [([], '5 is not of type "string"')]
 
 
+@pytest.mark.covers("sdk:W6", "lesson:30")
 def test_W6_files_in_a_list_one_by_one() -> None:
     fragment = {"type": "array", "items": URI}
     found = refused(fragment, ["http://h/a", "b", "data:,c", "d"], "path", many=True)
     assert [place for place, _ in found] == [[1], [3]]
 
 
+@pytest.mark.covers("lesson:29")
 def test_a_string_that_is_no_file_may_be_anything() -> None:
     raw = b'{"x":"plain/name"}'
     assert one(URI, "str").check(raw) == Checked(raw, raw, [])
@@ -244,6 +251,7 @@ def test_unknown_names_are_dropped_and_the_rest_is_not_touched() -> None:
     assert checked.input == checked.echo == b'{"x":1e2,"big":1.0000000000000000000001}'
 
 
+@pytest.mark.covers("sdk:W26", "D8")
 def test_W26_unknown_names_pass_for_a_callable_that_takes_them() -> None:
     raw = b'{"a":1}'
     assert make({}, extra=True).check(raw) == Checked(raw, raw, [])
@@ -265,6 +273,7 @@ def test_null_is_shown_for_absent_inputs_in_the_echo_alone() -> None:
     assert validator.check(b'{"x":"a"}').echo == b'{"x":"a"}'
 
 
+@pytest.mark.covers("D42")
 def test_D42_secrets_are_masked_in_the_echo() -> None:
     validator = make(
         {"key": PASSWORD, "keys": {"type": "array", "items": PASSWORD}, "none": {"nullable": True, **PASSWORD}},
@@ -279,6 +288,7 @@ def test_D42_secrets_are_masked_in_the_echo() -> None:
     assert json.loads(bytes(checked.echo)) == {"key": mask, "keys": [mask, mask], "none": None}
 
 
+@pytest.mark.covers("http:W45", "lesson:62")
 @pytest.mark.parametrize(
     ("fragment", "value"),
     [
@@ -297,6 +307,7 @@ def test_W45_a_secret_is_never_shown(fragment: Fragment, value: Any) -> None:
         assert "*" * 10 in text
 
 
+@pytest.mark.covers("http:W45")
 def test_W45_values_are_cut_to_100_characters() -> None:
     for value in ("a" * 10**6, ["b" * 10**6], 10**4000):
         ((_, text),) = refused(BOOLEAN, value)
@@ -305,6 +316,7 @@ def test_W45_values_are_cut_to_100_characters() -> None:
         assert shown.endswith("...")
 
 
+@pytest.mark.covers("http:W45")
 def test_W45_choices_are_cut_to_1000_characters() -> None:
     choices = {"enum": [f"choice {n}" for n in range(5000)], **STRING}
     ((place, text),) = refused({"type": "array", "items": choices}, ["no"])
@@ -331,6 +343,7 @@ def test_what_is_no_json(raw: bytes) -> None:
         one(STRING).check(raw)
 
 
+@pytest.mark.covers("D15")
 def test_D15_numbers_too_long_and_nesting_too_deep() -> None:
     for raw in (b'{"x":1' + b"0" * 5000 + b"}", b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
         with pytest.raises(MalformedInput):

@@ -193,6 +193,7 @@ async def test_setup_has_a_length_once_it_is_over_and_well(status: SetupStatus, 
     assert now.get(("cog_setup_seconds",)) == (2.5 if shows else None)
 
 
+@pytest.mark.covers("D53")
 async def test_no_text_of_a_client_is_a_label() -> None:
     """However many ids, errors and reasons there are, the series are the same."""
     none = set(await told())
@@ -225,6 +226,7 @@ async def test_it_listens_for_as_long_as_the_block_lasts() -> None:
     assert (await shown(metrics))["cog_predictions_total", "predict", "succeeded"] == 1
 
 
+@pytest.mark.covers("D53")
 async def test_every_series_is_there_before_anything_happens() -> None:
     now = await told()
     ends = {(mode.value, status.value) for mode in Mode for status in TERMINAL}

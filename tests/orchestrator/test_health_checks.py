@@ -87,12 +87,14 @@ async def test_a_worker_that_ends(autojump_clock: trio.testing.MockClock) -> Non
     assert trio.current_time() == 0.0
 
 
+@pytest.mark.covers("http:W28", "worker:W65")
 async def test_W65_without_a_check_the_worker_is_not_asked() -> None:
     async with opened() as bench:
         assert (await bench.orchestrator.healthcheck()).status is HEALTHY
         assert not bench.worker.wire.down.data
 
 
+@pytest.mark.covers("http:W27", "worker:W32")
 async def test_W32_a_check_goes_beside_the_runs(autojump_clock: trio.testing.MockClock) -> None:
     async with opened(FakeWorker(healthcheck=True)) as bench, trio.open_nursery() as nursery:
 

@@ -99,6 +99,7 @@ async def test_idle_may_ride_with_the_terminal_frame(idle_first: bool) -> None:
             assert bench.orchestrator.pool.available == 1
 
 
+@pytest.mark.covers("worker:W18")
 async def test_W18_an_idle_that_rides_names_its_own_slot_and_run() -> None:
     async with opened(FakeWorker(concurrency=3)) as bench:
         for held, (slot, number) in enumerate(((S1, 1), (S1, 7))):
@@ -110,6 +111,7 @@ async def test_W18_an_idle_that_rides_names_its_own_slot_and_run() -> None:
             assert "broke the protocol" in (run.outcome.error or "")
 
 
+@pytest.mark.covers("worker:W14")
 async def test_W14_the_slot_is_free_when_the_run_returns() -> None:
     """1,000 runs back to back on one slot."""
     async with opened() as bench:
@@ -145,6 +147,7 @@ async def test_a_stalled_slot_does_not_hold_the_others() -> None:
         assert stuck.outcome == RETURNED
 
 
+@pytest.mark.covers("D22")
 async def test_D22_no_idle_within_5_s_poisons(autojump_clock: trio.testing.MockClock) -> None:
     async with opened(FakeWorker(concurrency=2)) as bench:
         run, predict = await bench.begin()
@@ -185,6 +188,7 @@ async def test_cut_before_anything_is_written() -> None:
         assert not bench.worker.slots[0].down.data
 
 
+@pytest.mark.covers("D28")
 async def test_D28_canceled_only_when_the_work_has_stopped(autojump_clock: trio.testing.MockClock) -> None:
     async with opened() as bench:
         run, predict = await bench.begin()
@@ -213,6 +217,7 @@ async def test_a_run_that_ends_well_in_spite_of_a_cancel_is_told_so() -> None:
         assert run.outcome == RETURNED, "what the worker says; the service decides"
 
 
+@pytest.mark.covers("worker:W25")
 async def test_W25_cut_before_the_model_saw_it() -> None:
     async with opened() as bench:
         run, predict = await bench.begin()
@@ -284,6 +289,7 @@ async def test_cancel_grace_ends_with_the_run(autojump_clock: trio.testing.MockC
 # Files.
 
 
+@pytest.mark.covers("worker:W67")
 async def test_W67_files_taken_then_idle(autojump_clock: trio.testing.MockClock) -> None:
     async with opened() as bench:
         run, predict = await bench.begin()
@@ -315,6 +321,7 @@ async def test_cancelled_while_files_are_taken_settles_all_the_same() -> None:
         assert bench.orchestrator.pool.available == 1
 
 
+@pytest.mark.covers("worker:W51")
 async def test_W51_a_value_with_a_file_inside() -> None:
     async with opened() as bench:
         run, predict = await bench.begin()
@@ -336,6 +343,7 @@ async def test_W51_a_value_with_a_file_inside() -> None:
 VALUE = OutputChunk(msgspec.Raw(b"[null]"), 0, 1)
 
 
+@pytest.mark.covers("worker:W16")
 @pytest.mark.parametrize(
     ("frames", "text"),
     [
@@ -410,6 +418,7 @@ async def test_a_frame_on_an_idle_slot_poisons_it() -> None:
         assert bench.orchestrator.pool.statistics().available == 1
 
 
+@pytest.mark.covers("worker:W17")
 @pytest.mark.parametrize("half", [b"", HALF_FRAME])
 async def test_W17_a_slot_that_closes_without_a_death(autojump_clock: trio.testing.MockClock, half: bytes) -> None:
     async with opened(FakeWorker(concurrency=2)) as bench:

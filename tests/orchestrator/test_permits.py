@@ -38,6 +38,7 @@ def test_an_empty_pool_has_nothing_to_give() -> None:
         pool.acquire_nowait()
 
 
+@pytest.mark.covers("http:W5")
 def test_W5_a_permit_that_was_never_dispatched_is_its_own_proof() -> None:
     pool = pool_of(1)
     with pytest.raises(RuntimeError), pool.acquire_nowait():

@@ -57,6 +57,7 @@ async def bury(link: ProcessLink) -> str:
     return link.reap()
 
 
+@pytest.mark.covers("worker:W2")
 @pytest.mark.parametrize("pidfd", [True, False])
 async def test_W2_the_exit_is_seen_whatever_its_children_hold(pidfd: bool) -> None:
     code = """
@@ -164,6 +165,7 @@ def test_a_fake_is_a_link_already() -> None:
     assert adopt(worker) is worker
 
 
+@pytest.mark.covers("worker:W3")
 @pytest.mark.parametrize(
     ("status", "oom", "text"),
     [
@@ -179,6 +181,7 @@ def test_W3_how_it_ended(status: int, oom: bool, text: str) -> None:
     assert describe_exit(status, oom) == text
 
 
+@pytest.mark.covers("worker:W3")
 def test_W3_the_cgroup_confirms_an_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([2, 3, 3])
     monkeypatch.setattr(module, "_oom_kills", lambda: next(counts))
@@ -203,6 +206,7 @@ def test_the_count_is_read_where_there_is_one(tmp_path: Path, monkeypatch: pytes
 # Adopted by an orchestrator.
 
 
+@pytest.mark.covers("worker:W4")
 async def test_W4_a_worker_that_can_not_start_is_reaped_and_heard() -> None:
     events: list[object] = []
     with trio.fail_after(LIMIT):
@@ -213,6 +217,7 @@ async def test_W4_a_worker_that_can_not_start_is_reaped_and_heard() -> None:
     assert not exists(process.pid)
 
 
+@pytest.mark.covers("D46")
 async def test_D46_a_cancelled_setup_leaves_nothing_behind() -> None:
     before = set(os.listdir("/proc/self/fd"))
     process = child("import time; time.sleep(1000)")
@@ -224,6 +229,7 @@ async def test_D46_a_cancelled_setup_leaves_nothing_behind() -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.covers("worker:W9")
 async def test_W9_a_setup_that_is_cut_takes_the_children_along() -> None:
     code = """
         import subprocess, sys, time

@@ -76,6 +76,7 @@ def shown(service: PredictionService) -> dict[str, Any]:
     return health
 
 
+@pytest.mark.covers("D27")
 async def test_D27_a_lost_worker_is_followed_by_another(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with respawning(monkeypatch, exit_9, echo) as (service, workers, spawner):
         assert shown(service)["respawns"] == 0
@@ -184,6 +185,7 @@ async def test_who_waits_in_the_queue_gets_the_next_worker(
         assert (first.error, second.status.value) == (DIED, "succeeded")
 
 
+@pytest.mark.covers("D28")
 async def test_D28_a_worker_killed_for_what_does_not_stop_is_followed(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +228,7 @@ async def test_a_shutdown_in_the_pause_or_in_the_new_setup_is_immediate(
         assert never_ready.reaped is bool(spawner.calls) is (after > 1)
 
 
+@pytest.mark.covers("http:W30")
 async def test_W30_the_readiness_file_goes_and_comes_back(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

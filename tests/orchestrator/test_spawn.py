@@ -77,6 +77,7 @@ TELL = """
 """
 
 
+@pytest.mark.covers("D31")
 def test_what_a_worker_is_started_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     stray, other = socket.socketpair()  # inheritable descriptors of ours stay ours
@@ -94,6 +95,7 @@ def test_what_a_worker_is_started_with(tmp_path: Path, monkeypatch: pytest.Monke
     assert told["extra"] == "1"
 
 
+@pytest.mark.covers("D40", "D42")
 def test_D40_D42_secrets_of_the_server_do_not_come_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = {option.variable for option in settings.OPTIONS if option.secret}
     assert secrets == set(module._SECRETS)
@@ -122,6 +124,7 @@ def test_the_worker_gets_the_old_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (old, hard))
 
 
+@pytest.mark.covers("D46")
 def test_D46_leaving_the_block_kills_reaps_and_closes() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with child("import subprocess, time; subprocess.Popen(['sleep', '1000']); time.sleep(1000)") as process:
@@ -133,6 +136,7 @@ def test_D46_leaving_the_block_kills_reaps_and_closes() -> None:
     process.close()
 
 
+@pytest.mark.covers("worker:W9")
 def test_W9_its_children_go_with_it() -> None:
     code = """
         import subprocess, sys, time
@@ -177,12 +181,14 @@ def test_what_was_written_just_before_a_crash_is_kept() -> None:
         assert [os.read(descriptor, 100) for descriptor in process.captures] == [b"out", b"err"]
 
 
+@pytest.mark.covers("http:W7")
 def test_an_interpreter_that_cannot_start_is_heard() -> None:
     with spawn(env={"PYTHONHOME": "/nonexistent"}) as process:
         assert process.reap() != 0
         assert b"encodings" in os.read(process.captures[1], 2**16)
 
 
+@pytest.mark.covers("D46")
 def test_spawn_needs_the_standard_library_only() -> None:
     code = "import sys; old = set(sys.modules); import cog_trio.orchestrator.spawn; print(*(set(sys.modules) - old))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -35,6 +35,7 @@ from tests.bench import INIT, RETURNED, Bench, opened, outcome_of
 # What ends the worker.
 
 
+@pytest.mark.covers("worker:W2", "worker:W3")
 async def test_W2_W3_death_keeps_what_came_before(autojump_clock: trio.testing.MockClock) -> None:
     """A child of the worker holds all descriptors; the worker wrote half a frame when it was killed."""
     async with opened() as bench:
@@ -86,6 +87,7 @@ async def test_death_while_idle_and_runs_that_come_too_late(autojump_clock: trio
         assert later.prediction.status.value == "starting", "never dispatched"
 
 
+@pytest.mark.covers("http:W6")
 async def test_control_that_closes_without_an_exit(autojump_clock: trio.testing.MockClock) -> None:
     async with opened() as bench:
         run, _ = await bench.begin()
@@ -110,6 +112,7 @@ async def test_control_that_closes_and_then_the_exit(autojump_clock: trio.testin
         assert trio.current_time() == 0.5
 
 
+@pytest.mark.covers("http:W6")
 @pytest.mark.parametrize(
     ("said", "text"),
     [
@@ -259,6 +262,7 @@ async def test_a_worker_that_can_not_be_killed(autojump_clock: trio.testing.Mock
     assert not worker.reaped
 
 
+@pytest.mark.covers("D14")
 def test_each_cause_is_one_line() -> None:
     texts = [value for name, value in vars(deadlines).items() if name.isupper()]
     assert len(texts) > 10

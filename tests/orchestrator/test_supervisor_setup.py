@@ -108,6 +108,7 @@ async def never(worker: FakeWorker) -> None:
     worker.describe()
 
 
+@pytest.mark.covers("http:W10", "worker:W5")
 async def test_W5_setup_timeout_kills_then_reports(autojump_clock: trio.testing.MockClock) -> None:
     worker = FakeWorker()
     cause, _ = await setup_error(never, worker, setup_timeout=3.0)
@@ -116,6 +117,7 @@ async def test_W5_setup_timeout_kills_then_reports(autojump_clock: trio.testing.
     assert (worker.status, worker.kills > 0) == (-9, True)
 
 
+@pytest.mark.covers("http:W7", "worker:W4")
 async def test_W4_setup_timeout_counts_from_the_spawn(autojump_clock: trio.testing.MockClock) -> None:
     worker = FakeWorker()
     worker.age = 0.75
@@ -129,6 +131,7 @@ async def test_setup_timeout_ends_with_ready(autojump_clock: trio.testing.MockCl
         assert bench.orchestrator.cause is None
 
 
+@pytest.mark.covers("worker:W4")
 @pytest.mark.parametrize(
     ("status", "text"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 import trio
 import trio.testing
 
@@ -31,6 +32,7 @@ async def streaming(bench: Bench) -> Run:
     return run
 
 
+@pytest.mark.covers("D12")
 async def test_D12_reading_stops_and_goes_on_after_the_patience(autojump_clock: Clock) -> None:
     async with opened() as bench:
         run = await streaming(bench)
@@ -43,6 +45,7 @@ async def test_D12_reading_stops_and_goes_on_after_the_patience(autojump_clock: 
         assert run.prediction.next_index == 20
 
 
+@pytest.mark.covers("D12")
 async def test_D12_a_follower_that_takes_keeps_it_going(autojump_clock: Clock) -> None:
     async with opened() as bench:
         run, _ = await bench.begin(streamed=True)
@@ -58,6 +61,7 @@ async def test_D12_a_follower_that_takes_keeps_it_going(autojump_clock: Clock) -
         assert trio.current_time() < PATIENCE
 
 
+@pytest.mark.covers("D12")
 async def test_D12_other_slots_are_read_on(autojump_clock: Clock) -> None:
     async with opened(FakeWorker(concurrency=2)) as bench:
         await streaming(bench)
@@ -70,6 +74,7 @@ async def test_D12_other_slots_are_read_on(autojump_clock: Clock) -> None:
         assert unread(bench) > 0
 
 
+@pytest.mark.covers("D12")
 async def test_D12_a_cancel_ends_the_wait(autojump_clock: Clock) -> None:
     async with opened() as bench:
         run = await streaming(bench)

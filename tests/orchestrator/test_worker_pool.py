@@ -86,6 +86,7 @@ async def test_the_worker_with_the_most_idle_slots_gets_the_next_run(
         assert seen == [[1, 0], [1, 1], [2, 1], [2, 2]]
 
 
+@pytest.mark.covers("D33")
 async def test_D33_ready_when_the_first_is_up_and_setup_is_worker_0s(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ async def test_one_crash_takes_only_its_own_predictions(autojump_clock: Clock, m
         assert (workers[0].reaped, workers[1].reaped) == (True, False)
 
 
+@pytest.mark.covers("D33")
 async def test_D33_defunct_when_none_is_left(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ready(monkeypatch, exit_9, exit_9) as (service, _, _):
         await ended(service)

@@ -59,6 +59,7 @@ print("same")
 """
 
 
+@pytest.mark.covers("D34")
 def test_both_names_are_the_same_modules(tmp_path: Path) -> None:
     done = python("-c", SAME, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("same\n", "")

@@ -43,6 +43,7 @@ def train(data: Path = Input(description="zip"), epochs: int = Input(default=3, 
 """
 
 
+@pytest.mark.covers("D17")
 def test_worked_example(models: Models) -> None:
     found = models.load(EXAMPLE).document
     assert Version(found["info"]["version"]) >= Version("0.23.1")
@@ -81,6 +82,7 @@ def train(a: str = Input(choices=["t"]), b: int = Input(choices=[1])) -> str: ..
 """
 
 
+@pytest.mark.covers("sdk:W17", "sdk:61", "lesson:64")
 def test_row_61_W17_both_halves_keep_their_choices(models: Models) -> None:
     from tests.sdk.source import PRELUDE
 
@@ -118,6 +120,7 @@ def test_no_title_stands_beside_a_reference(models: Models) -> None:
     assert all(set(reference) == {"$ref"} for reference in found)
 
 
+@pytest.mark.covers("lesson:64")
 def test_documents_are_valid_openapi(models: Models) -> None:
     for found in (models.load(EXAMPLE).document, models.load(TRAIN, "train", train=True).document):
         assert list(OpenAPIV30SpecValidator(found).iter_errors()) == []

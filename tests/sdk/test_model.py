@@ -95,6 +95,7 @@ def test_auto_dataclass_can_be_off() -> None:
             pass
 
 
+@pytest.mark.covers("sdk:W22")
 def test_W22_mutable_defaults_are_copied() -> None:
     class Lists(cog.BaseModel):
         a: list[int] = []  # noqa: RUF012 - that is the point
@@ -108,6 +109,7 @@ def test_W22_mutable_defaults_are_copied() -> None:
     assert Lists() == Lists([], {"x": []}, set())
 
 
+@pytest.mark.covers("sdk:W22")
 def test_W22_optional_means_none() -> None:
     class Sparse(cog.BaseModel):
         a: Optional[int]  # noqa: UP045 - as models write it
@@ -118,6 +120,7 @@ def test_W22_optional_means_none() -> None:
     assert (made.a, made.b, made.c) == (None, None, 3)
 
 
+@pytest.mark.covers("sdk:W22")
 def test_W22_required_after_optional_is_keyword_only() -> None:
     class Parent(cog.BaseModel):
         a: int = 1
@@ -139,6 +142,7 @@ def test_class_variables_are_no_fields() -> None:
     assert [field.name for field in dataclasses.fields(With)] == ["a"]
 
 
+@pytest.mark.covers("sdk:W22")
 def test_W22_methods_of_pydantic() -> None:
     made = Out("a", Inner(cog.Secret("k"), cog.Path("p")), [Inner(cog.Secret(None), cog.Path("q"))])
     dumped = {
@@ -158,6 +162,7 @@ def test_W22_methods_of_pydantic() -> None:
     assert not isinstance(anything, pydantic.BaseModel)
 
 
+@pytest.mark.covers("sdk:W22")
 def test_W22_pydantic_fields_become_their_defaults() -> None:
     class Ported(cog.BaseModel):
         a: int = pydantic.Field(3, ge=1)

@@ -51,6 +51,7 @@ MODULES = {
 }
 
 
+@pytest.mark.covers("sdk:W23")
 @pytest.mark.parametrize("name", MODULES)
 def test_W23_modules(name: str) -> None:
     install()  # older modules stand elsewhere, and are found by Cog's names

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import cog_trio.sdk as cog
 from tests.sdk.source import Models, arguments, input_of, is_listed, output_of, refusal
@@ -31,6 +32,13 @@ def array(items: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 OMIT = object()
+
+
+def numbered(label: str, *values: Any) -> ParameterSet:
+    """Parameters of a test that shows the rows in their label: ``07-W12`` is row 7 and weakness W12."""
+    numbers = re.findall(r"^\d\d|(?<=-)W\d+", label)
+    rows = [f"sdk:{number if number[0] == 'W' else int(number)}" for number in numbers]
+    return pytest.param(*values, id=f"row-{label}", marks=pytest.mark.covers(*rows))
 
 
 @dataclass
@@ -255,7 +263,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"row-{row.number}")
+@pytest.mark.parametrize("row", [numbered(row.number, row) for row in ROWS])
 def test_row(row: Row, models: Models) -> None:
     model = models.run(row.parameter, row.before)
     assert input_of(model) == row.fragment
@@ -327,7 +335,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("row", REFUSED, ids=lambda row: f"row-{row.number}")
+@pytest.mark.parametrize("row", [numbered(row.number, row) for row in REFUSED])
 def test_refused_at_load(row: Refused, models: Models) -> None:
     with pytest.raises(row.error) as caught:
         models.run(row.parameter, row.before)
@@ -336,27 +344,32 @@ def test_refused_at_load(row: Refused, models: Models) -> None:
         assert text in str(caught.value)
 
 
+@pytest.mark.covers("sdk:5")
 def test_row_05_unknown_inputs_are_dropped(models: Models) -> None:
     assert arguments(models.run("x: int = 7"), {"zz": 1}) == {"x": 7}
 
 
+@pytest.mark.covers("sdk:6")
 def test_row_06_missing_required(models: Models) -> None:
     assert refusal(models.run("x: int = Input()"), {}) == [
         (["body", "input", "x"], "Field required", "value_error.missing")
     ]
 
 
+@pytest.mark.covers("sdk:W28", "sdk:23")
 def test_row_23_W28_place_of_an_element(models: Models) -> None:
     model = models.run("x: list[int] = Input(default=[1], ge=0)")
     assert refusal(model, {"x": [-1]})[0][0] == ["body", "input", "x", 0]
 
 
+@pytest.mark.covers("sdk:W2", "sdk:25")
 def test_row_25_W2_defaults_are_fresh_for_each_call(models: Models) -> None:
     model = models.run("x: list[str] = Input(default=['q'])")
     arguments(model, {})["x"].append("w")
     assert arguments(model, {}) == {"x": ["q"]}
 
 
+@pytest.mark.covers("sdk:W2", "sdk:29")
 def test_row_29_W2_dict_defaults_are_fresh_too(models: Models) -> None:
     model = models.run("x: dict = Input(default={'k': [1]})")
     assert input_of(model) == {**O, "default": {"k": [1]}}
@@ -376,6 +389,7 @@ class Runner(BaseRunner):
 """
 
 
+@pytest.mark.covers("sdk:W4", "sdk:32")
 def test_row_32_W4_one_missing_name_spoils_nothing_else(models: Models) -> None:
     from cog_trio.worker.model.load import load
 
@@ -385,6 +399,7 @@ def test_row_32_W4_one_missing_name_spoils_nothing_else(models: Models) -> None:
     assert [parameter.kind for parameter in model.parameters] == ["dict", "path"]
 
 
+@pytest.mark.covers("sdk:39")
 def test_row_39_values_become_members(models: Models) -> None:
     model = models.run("x: Color = Color.R", COLOR)
     (parameter,) = model.parameters
@@ -393,12 +408,14 @@ def test_row_39_values_become_members(models: Models) -> None:
     assert arguments(model, {})["x"] is parameter.enum("r")
 
 
+@pytest.mark.covers("sdk:W8", "sdk:43")
 def test_row_43_W8_default_of_pathlib_is_our_path(models: Models) -> None:
     (value,) = arguments(models.run("x: pathlib.Path = pathlib.Path('a.png')"), {}).values()
     assert type(value) is cog.Path
     assert isinstance(value, pathlib.Path)
 
 
+@pytest.mark.covers("sdk:46")
 def test_row_46_texts_never_show_the_value(models: Models) -> None:
     assert "5" not in str(refusal(models.run("x: Secret"), {"x": 5}))
     with pytest.raises(ValueError, match="invalid default: ") as caught:
@@ -406,6 +423,7 @@ def test_row_46_texts_never_show_the_value(models: Models) -> None:
     assert "77" not in str(caught.value)
 
 
+@pytest.mark.covers("sdk:W26", "sdk:48")
 def test_row_48_W26_unknown_inputs_pass_through_kwargs(models: Models) -> None:
     model = models.run("**kwargs")
     component = model.document["components"]["schemas"]["Input"]
@@ -413,6 +431,7 @@ def test_row_48_W26_unknown_inputs_pass_through_kwargs(models: Models) -> None:
     assert arguments(model, {"a": 1}) == {"a": 1}
 
 
+@pytest.mark.covers("sdk:W27", "sdk:49")
 def test_row_49_W27_kinds_of_parameters(models: Models) -> None:
     model = models.run("a: int, /, b: int = 2, *, c: int = Input(default=4)")
     assert model.bind({"a": 1}) == ([1], {"b": 2, "c": 4})
@@ -420,6 +439,7 @@ def test_row_49_W27_kinds_of_parameters(models: Models) -> None:
     assert model.call(*args, **kwargs)["c"] == 4
 
 
+@pytest.mark.covers("sdk:W27", "sdk:49")
 @pytest.mark.parametrize("decorator", ["staticmethod", "classmethod"])
 def test_row_49_W27_methods_without_self(decorator: str, models: Models) -> None:
     first = "cls, " if decorator == "classmethod" else ""
@@ -442,17 +462,20 @@ class Runner(BaseRunner):
 """
 
 
+@pytest.mark.covers("sdk:W1", "sdk:50")
 def test_row_50_W1_decorated_run_gets_values(models: Models) -> None:
     model = models.load(ROW_50)
     assert input_of(model) == {**I, "default": 4}
     assert model.call(**arguments(model, {})) == 4
 
 
+@pytest.mark.covers("sdk:50")
 def test_row_50_a_wrapper_without_wraps_is_looked_through(models: Models) -> None:
     model = models.load(ROW_50.replace("@functools.wraps(function)", "#"))
     assert model.call(**arguments(model, {})) == 4
 
 
+@pytest.mark.covers("sdk:50")
 def test_row_50_a_wrapper_that_hides_all_recommends_wraps(models: Models) -> None:
     hidden = ROW_50.replace("@functools.wraps(function)", "other = print").replace(
         "return function(", "other(); return function("
@@ -461,6 +484,7 @@ def test_row_50_a_wrapper_that_hides_all_recommends_wraps(models: Models) -> Non
         models.load(hidden)
 
 
+@pytest.mark.covers("sdk:51")
 def test_row_51_no_inputs(models: Models) -> None:
     model = models.load("class Runner:\n    def run(self) -> int:\n        return 1\n")
     assert model.document["components"]["schemas"]["Input"] == {"title": "Input", "type": "object", "properties": {}}
@@ -537,13 +561,12 @@ OUTPUTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("returns", "fragment"), [row[1:] for row in OUTPUTS], ids=[f"row-{row[0]}" for row in OUTPUTS]
-)
+@pytest.mark.parametrize(("returns", "fragment"), [numbered(*row) for row in OUTPUTS])
 def test_output(returns: str, fragment: dict[str, Any], models: Models) -> None:
     assert output_of(models.run("", "from typing_extensions import NotRequired\n" + MODEL, returns)) == fragment
 
 
+@pytest.mark.covers("sdk:54")
 @pytest.mark.parametrize(
     ("returns", "text"),
     [
@@ -567,6 +590,7 @@ def test_output_annotation_is_demanded(models: Models) -> None:
         models.load("class Runner:\n    def run(self, x: int): ...\n")
 
 
+@pytest.mark.covers("sdk:53")
 def test_row_53_streaming_is_a_flag_of_the_operation(models: Models) -> None:
     source = "class Runner:\n    {}\n    def run(self) -> Iterator[str]: ...\n"
     plain, marked = models.load(source.format("")), models.load(source.format("@streaming"))
@@ -577,6 +601,7 @@ def test_row_53_streaming_is_a_flag_of_the_operation(models: Models) -> None:
         models.load("class Runner:\n    @streaming()\n    def run(self) -> str: ...\n")
 
 
+@pytest.mark.covers("sdk:W17", "sdk:61")
 def test_row_61_W17_choices_never_take_a_name_that_means_something_else(models: Models) -> None:
     model = models.run("Output: str = Input(choices=['a']), Status: int = Input(choices=[1])", returns="int")
     schemas = model.document["components"]["schemas"]

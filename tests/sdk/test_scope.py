@@ -48,6 +48,7 @@ def test_current_scope_is_found_by_context(scope: Scope, book: list[Any]) -> Non
     ]
 
 
+@pytest.mark.covers("worker:W59")
 def test_W59_none_deletes(scope: Scope, book: list[Any]) -> None:
     scope.record_metric("x", 1)
     scope.record_metric("x", None)
@@ -74,6 +75,7 @@ def test_deleting_an_object_frees_what_is_in_it(scope: Scope, book: list[Any]) -
     assert [entry[:2] for entry in book] == [("a.b", 1), ("a", None), ("a.b", "text")]
 
 
+@pytest.mark.covers("worker:W60", "D15")
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, [math.nan], {"a": math.inf}])
 def test_W60_numbers_that_json_lacks(value: Any, scope: Scope, book: list[Any]) -> None:
     with pytest.raises(ValueError, match="not a number that JSON knows"):
@@ -81,6 +83,7 @@ def test_W60_numbers_that_json_lacks(value: Any, scope: Scope, book: list[Any]) 
     assert book == []
 
 
+@pytest.mark.covers("worker:W61")
 def test_W61_append_and_mixed_numbers(scope: Scope) -> None:
     scope.record_metric("n", 1)
     scope.record_metric("n", 1.5, mode="incr")
@@ -153,6 +156,7 @@ def test_names_that_are_legal(name: str, scope: Scope, book: list[Any]) -> None:
     assert book == [(name, 1, "replace")]
 
 
+@pytest.mark.covers("worker:W62")
 def test_W62_the_limit_counts_characters(scope: Scope) -> None:
     with pytest.raises(ValueError, match="must start with a letter"):
         scope.metrics["é" * 100] = 1  # 200 bytes: refused for what it is, not for its length
@@ -192,6 +196,7 @@ def test_metrics_are_write_only_and_scopes_closed(scope: Scope) -> None:
         scope.context = {}  # type: ignore[misc]
 
 
+@pytest.mark.covers("worker:W58")
 def test_W58_threads_without_context_get_what_the_worker_says(scope: Scope) -> None:
     found: list[Scope] = []
 

@@ -196,6 +196,7 @@ def test_url_file_is_for_http_only() -> None:
             cog.URLFile(url)
 
 
+@pytest.mark.covers("sdk:W22")
 def test_W22_our_types_in_pydantic_classes(tmp_path: pathlib.Path) -> None:
     class Out(pydantic.BaseModel):
         path: cog.Path

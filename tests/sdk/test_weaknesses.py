@@ -5,7 +5,6 @@ The other weaknesses stand beside what they are about; `test_every_row_and_every
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,16 +13,11 @@ import pytest
 from tests.sdk.source import Models, arguments, input_of, output_of, refusal
 
 TESTS: Final = Path(__file__).parent.parent
-WITH_ROWS: Final = [
-    *(TESTS / "sdk").glob("test_*.py"),
-    *(TESTS / "worker" / "model" / name for name in ("test_load.py", "test_input_values.py", "test_output_values.py")),
-    TESTS / "inputs" / "test_validation.py",
-    *(TESTS.parent / "scenarios" / name for name in ("test_rows.py", "test_models.py")),
-]
 I = {"type": "integer"}  # noqa: E741
 U = {"type": "string", "format": "uri"}
 
 
+@pytest.mark.covers("sdk:W13")
 @pytest.mark.parametrize(
     ("number", "source"),
     [
@@ -48,6 +42,7 @@ def test_W13_however_it_is_written(number: str, source: str, models: Models) -> 
     assert arguments(model, {}) == {"x": 1}
 
 
+@pytest.mark.covers("sdk:W13")
 def test_W13_grandchildren_of_base_model_and_renamed_files(models: Models) -> None:
     model = models.load(
         "from cog import Path as P\nclass A(BaseModel):\n    a: int\nclass B(A):\n    b: P\nclass C(B): ...\n"
@@ -57,6 +52,7 @@ def test_W13_grandchildren_of_base_model_and_renamed_files(models: Models) -> No
     assert output_of(model)["properties"] == {"a": {**I, "title": "A"}, "b": {**U, "title": "B"}}
 
 
+@pytest.mark.covers("sdk:W13")
 def test_W13_types_that_a_package_exports_again(models: Models) -> None:
     models.write("from .inner import Point as Point\n", "shapes/__init__.py")
     models.write("from cog import BaseModel\nclass Point(BaseModel):\n    x: int\n", "shapes/inner.py")
@@ -64,6 +60,7 @@ def test_W13_types_that_a_package_exports_again(models: Models) -> None:
     assert output_of(model)["items"]["required"] == ["x"]
 
 
+@pytest.mark.covers("sdk:W14")
 @pytest.mark.parametrize(
     ("parameter", "values"),
     [
@@ -85,6 +82,7 @@ def test_W14_literals_and_enums_are_choices(parameter: str, values: list[Any], m
     assert plain.document["components"]["schemas"] == model.document["components"]["schemas"]
 
 
+@pytest.mark.covers("sdk:W16")
 @pytest.mark.parametrize(
     ("parameter", "good", "bad", "text"),
     [
@@ -104,6 +102,7 @@ def test_W16_rules_of_a_list_hold_for_its_elements(
     assert refusal(model, {"x": bad}) == [(["body", "input", "x", 1], text, "value_error")]
 
 
+@pytest.mark.covers("sdk:W18")
 def test_W18_the_output_of_a_training_is_titled_so(models: Models) -> None:
     source = "def train(x: int) -> Path: ...\n"
     schemas = models.load(source, "train", train=True).document["components"]["schemas"]
@@ -111,6 +110,7 @@ def test_W18_the_output_of_a_training_is_titled_so(models: Models) -> None:
     assert "Output" not in schemas
 
 
+@pytest.mark.covers("sdk:W31")
 def test_W31_what_the_reference_left_out_is_documented() -> None:
     page = (TESTS.parent / "docs" / "reference" / "model.md").read_text()
     for words in (
@@ -121,21 +121,3 @@ def test_W31_what_the_reference_left_out_is_documented() -> None:
         "Optional[list",
     ):
         assert words in page
-
-
-@pytest.mark.parametrize(("kind", "last"), [("row", 61), ("W", 31)])
-def test_every_row_and_every_weakness_has_its_test(kind: str, last: int) -> None:
-    text = "\n".join(file.read_text() for file in WITH_ROWS)
-    found: set[int] = set()
-    for names in re.findall(r"def (test_\w+)", text):
-        if kind == "W":
-            found.update(map(int, re.findall(r"W(\d+)", names)))
-        else:
-            for numbers in re.findall(r"row_((?:\d\d_?)+)", names):
-                found.update(map(int, re.findall(r"\d\d", numbers)))
-    if kind == "W":
-        found.update(map(int, re.findall(r'"\d\d-W(\d+)"', text)))
-    else:
-        found.update(map(int, re.findall(r'(?:Row|Refused)\(\s*"(\d\d)', text)))
-        found.update(map(int, re.findall(r'^    \(\s*"(\d\d)[-"]', text, re.MULTILINE)))
-    assert sorted(set(range(1, last + 1)) - found) == []

@@ -41,6 +41,7 @@ async def test_first_come_first_served(autojump_clock: Clock) -> None:
         assert {prediction.status.value for prediction in predictions} == {"succeeded"}
 
 
+@pytest.mark.covers("D5")
 async def test_a_queued_prediction_is_registered_and_starting(autojump_clock: Clock) -> None:
     async with serving(one_second, settings=with_queue()) as (service, _):
         service.create(id="a")
@@ -56,6 +57,7 @@ async def test_a_queued_prediction_is_registered_and_starting(autojump_clock: Cl
         assert (prediction.status.value, prediction.queued) == ("succeeded", False)
 
 
+@pytest.mark.covers("D5")
 async def test_a_full_queue_refuses(autojump_clock: Clock) -> None:
     async with serving(stall, settings=with_queue(), slots=2) as (service, _):
         for _ in range(5):
@@ -75,11 +77,13 @@ async def test_health_counts_who_waits(autojump_clock: Clock) -> None:
         assert seen == [(0, "READY"), (0, "BUSY"), (1, "BUSY"), (2, "BUSY")]
 
 
+@pytest.mark.covers("D5")
 async def test_without_a_queue_health_is_as_ever(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
         assert queued(service) is None
 
 
+@pytest.mark.covers("D5")
 async def test_cancel_leaves_the_queue_at_once(autojump_clock: Clock) -> None:
     async with serving(stall, settings=with_queue()) as (service, worker):
         service.create(id="runs")
@@ -166,6 +170,7 @@ async def test_the_time_limit_counts_from_dispatch(autojump_clock: Clock) -> Non
         assert [prediction.status.value for prediction in predictions] == ["succeeded"] * 4
 
 
+@pytest.mark.covers("D4")
 async def test_D4_the_last_watcher_to_leave_takes_it_out_of_the_queue(autojump_clock: Clock) -> None:
     async with serving(stall, settings=with_queue()) as (service, _):
         service.create()
@@ -177,6 +182,7 @@ async def test_D4_the_last_watcher_to_leave_takes_it_out_of_the_queue(autojump_c
         assert prediction.status.value == "canceled"
 
 
+@pytest.mark.covers("D5")
 async def test_a_drain_empties_the_queue(autojump_clock: Clock) -> None:
     async with serving(one_second, settings=with_queue()) as (service, _):
         runs, waits = service.create(), service.create()
@@ -189,6 +195,7 @@ async def test_a_drain_empties_the_queue(autojump_clock: Clock) -> None:
         assert runs.status.value == "succeeded"
 
 
+@pytest.mark.covers("D5")
 async def test_a_lost_worker_empties_the_queue(autojump_clock: Clock) -> None:
     async def die(worker: FakeWorker, run: Predict) -> None:
         await trio.sleep(1)
@@ -212,6 +219,7 @@ async def test_an_outer_cancellation_ends_those_who_wait(autojump_clock: Clock) 
     assert [prediction.terminal for prediction in predictions] == [True] * 3
 
 
+@pytest.mark.covers("http:W1")
 async def test_W1_who_learns_of_an_end_meets_no_409_with_a_queue(autojump_clock: Clock) -> None:
     """Two clients, one slot, one place: each sends its next as soon as it knows of its last."""
 

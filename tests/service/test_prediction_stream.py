@@ -132,6 +132,7 @@ async def test_a_stream_that_somebody_joined_goes_on_without_the_one_who_left(au
         assert stream.prediction.status.value == "succeeded"
 
 
+@pytest.mark.covers("D12")
 async def test_D12_a_slow_reader_slows_the_model_and_at_last_loses_events(autojump_clock: Clock) -> None:
     chunk = msgspec.Raw(b'"' + b"x" * (LAG // 4) + b'"')
     sent: list[float] = []

@@ -81,6 +81,7 @@ async def test_a_prediction_that_succeeds_gives_its_result(autojump_clock: Clock
         assert prediction.created_at <= prediction.started_at <= prediction.completed_at
 
 
+@pytest.mark.covers("D51")
 async def test_that_the_model_failed_is_an_outcome_and_its_result_raises(autojump_clock: Clock) -> None:
     async with serving(fail) as (service, _):
         prediction = await service.predict()
@@ -113,6 +114,7 @@ async def test_there_is_no_result_before_the_end(autojump_clock: Clock) -> None:
         assert prediction.failure is None
 
 
+@pytest.mark.covers("D51")
 async def test_a_crash_is_a_named_error_with_what_came_before_it(autojump_clock: Clock) -> None:
     async def die(worker: FakeWorker, run: Predict) -> None:
         worker.send(LogLine(LogSource.STDOUT, "so far\n"), run.slot)
@@ -138,6 +140,7 @@ async def test_a_slot_that_is_lost_is_the_workers_doing(autojump_clock: Clock) -
             await service.predict()
 
 
+@pytest.mark.covers("D51")
 async def test_the_time_limit_is_a_named_error(autojump_clock: Clock) -> None:
     async with serving(stall, settings=Settings(predict_timeout=3.0)) as (service, _):
         with pytest.raises(PredictionTimedOut, match="timed out after 3 s"):
@@ -195,6 +198,7 @@ async def test_an_invalid_input_says_what_is_wrong(autojump_clock: Clock) -> Non
 # Shutdown and setup.
 
 
+@pytest.mark.covers("D51")
 async def test_shutdown_is_a_named_error_before_and_while_it_runs(autojump_clock: Clock) -> None:
     async with serving(stall, settings=Settings(drain_grace=2.0)) as (service, _), trio.open_nursery() as nursery:
 

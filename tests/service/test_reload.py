@@ -40,6 +40,7 @@ async def test_another_worker_takes_the_place_of_the_old_one(
         assert (await service.predict({"n": 1})).output == {"n": 1}
 
 
+@pytest.mark.covers("D49")
 async def test_what_runs_may_end_and_nothing_new_is_begun(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ async def test_what_runs_may_end_and_nothing_new_is_begun(
         assert [time for time, *_ in spawner.calls] == [5.0]
 
 
+@pytest.mark.covers("D49")
 async def test_what_does_not_end_within_the_drain_grace_is_cancelled(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +86,7 @@ async def test_a_run_that_does_not_stop_is_ended_with_its_worker(
         assert workers[0].reaped
 
 
+@pytest.mark.covers("D49")
 async def test_who_waits_in_the_queue_runs_on_the_new_model(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +98,7 @@ async def test_who_waits_in_the_queue_runs_on_the_new_model(
         assert (first.output, second.output) == ("slow", {"n": 2})
 
 
+@pytest.mark.covers("D49")
 async def test_a_broken_edit_shows_and_the_next_one_heals(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +179,7 @@ async def test_a_worker_that_dies_while_it_drains_is_not_respawned(
         assert [time for time, *_ in spawner.calls] == [2.0]
 
 
+@pytest.mark.covers("D49")
 async def test_asked_again_meanwhile_the_last_call_counts(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ async def test_open_service_yields_at_once_and_says_starting(autojump_clock: Clo
     assert worker.reaped
 
 
+@pytest.mark.covers("http:W29")
 async def test_W29_ready_setup_and_admission_are_published_in_one_step(autojump_clock: Clock) -> None:
     """Whenever a task may look, all of it is there or nothing of it."""
     async with open_fake_worker() as worker, open_service("m.py", worker=worker) as service:
@@ -189,6 +190,7 @@ async def test_the_document_and_setup_logs_are_there_during_setup(autojump_clock
         assert health.setup.logs == "[coglet::setup] loading\n[cog_trio.worker] told"
 
 
+@pytest.mark.covers("http:W8")
 async def test_W8_a_setup_that_fails_keeps_its_logs(autojump_clock: Clock) -> None:
     worker = FakeWorker()
     async with open_service("m.py", worker=worker) as service:
@@ -208,6 +210,7 @@ async def test_W8_a_setup_that_fails_keeps_its_logs(autojump_clock: Clock) -> No
         assert refused.value.text == "Setup has failed, predictions can't run: ValueError: bad"
 
 
+@pytest.mark.covers("http:W7")
 async def test_W7_a_worker_that_ends_in_setup_is_a_failed_setup(autojump_clock: Clock) -> None:
     worker = FakeWorker()
     async with open_service("m.py", worker=worker) as service:
@@ -216,6 +219,7 @@ async def test_W7_a_worker_that_ends_in_setup_is_a_failed_setup(autojump_clock: 
         assert service.health().cause == "Worker died: exit code 3"
 
 
+@pytest.mark.covers("http:W10")
 async def test_W10_a_setup_that_takes_too_long_is_killed(autojump_clock: Clock) -> None:
     worker = FakeWorker()
     async with open_service("m.py", worker=worker, settings=Settings(setup_timeout=7.0)) as service:
@@ -261,6 +265,7 @@ async def checking() -> AsyncIterator[tuple[PredictionService, FakeWorker]]:
         yield service, worker
 
 
+@pytest.mark.covers("http:W28")
 async def test_W28_without_a_check_the_worker_is_not_asked(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, worker):
         service.create()
@@ -336,6 +341,7 @@ async def test_a_worker_that_dies_in_a_check_is_defunct(autojump_clock: Clock) -
 # A prediction.
 
 
+@pytest.mark.covers("http:W42")
 async def test_a_prediction_end_to_end(autojump_clock: Clock) -> None:
     async with serving() as (service, _):
         prediction = await service.predict({"a": 1}, id="mine", context={"k": "v"})
@@ -393,6 +399,7 @@ async def test_predict_time_is_exact(autojump_clock: Clock) -> None:
         assert prediction.metrics == {"predict_time": 3.0}
 
 
+@pytest.mark.covers("http:W1")
 @pytest.mark.exhaustive
 async def test_W1_back_to_back_never_meets_a_busy_slot(autojump_clock: Clock) -> None:
     async with serving() as (service, _):
@@ -401,6 +408,7 @@ async def test_W1_back_to_back_never_meets_a_busy_slot(autojump_clock: Clock) ->
             assert service.health().status == "READY"
 
 
+@pytest.mark.covers("http:W1")
 async def test_W1_the_terminal_state_waits_for_idle(autojump_clock: Clock) -> None:
     async def late_idle(worker: FakeWorker, run: Predict) -> None:
         worker.send(RunFailed(run.slot, run.id, run.run, "E: x"))
@@ -416,6 +424,7 @@ async def test_W1_the_terminal_state_waits_for_idle(autojump_clock: Clock) -> No
         assert service.health().status == "READY"
 
 
+@pytest.mark.covers("http:W2")
 async def test_W2_simultaneous_creates_use_every_slot(autojump_clock: Clock) -> None:
     async with serving(stall, slots=3) as (service, _):
         outcomes = []
@@ -427,6 +436,7 @@ async def test_W2_simultaneous_creates_use_every_slot(autojump_clock: Clock) -> 
         assert outcomes == ["starting"] * 3 + ["At capacity - all prediction slots busy"] * 17
 
 
+@pytest.mark.covers("http:W3")
 async def test_W3_an_id_that_runs_is_refused_and_the_first_untouched(autojump_clock: Clock) -> None:
     async with serving(stall, slots=2) as (service, _):
         first = service.create(id="a")
@@ -437,6 +447,7 @@ async def test_W3_an_id_that_runs_is_refused_and_the_first_untouched(autojump_cl
         assert not first.cancel_requested
 
 
+@pytest.mark.covers("http:W3")
 async def test_W3_simultaneous_creates_of_one_id_start_one(autojump_clock: Clock) -> None:
     async with serving(slots=2) as (service, _):
         outcomes: list[str] = []
@@ -504,6 +515,7 @@ async def validating(behaviour: Behaviour = echo) -> AsyncIterator[PredictionSer
             yield service
 
 
+@pytest.mark.covers("D7")
 async def test_D7_503_before_422_before_409(autojump_clock: Clock) -> None:
     async with validating(stall) as service:
         service.create(id="a", input=b'{"n": 1}')
@@ -515,6 +527,7 @@ async def test_D7_503_before_422_before_409(autojump_clock: Clock) -> None:
             service.create(id="a", input=b'{"n": "x"}')
 
 
+@pytest.mark.covers("D8", "D42")
 async def test_D8_D42_unknown_inputs_are_dropped_with_a_warning_and_secrets_masked(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -526,6 +539,7 @@ async def test_D8_D42_unknown_inputs_are_dropped_with_a_warning_and_secrets_mask
         assert "hidden" not in caplog.text
 
 
+@pytest.mark.covers("D8")
 async def test_D8_the_warning_names_the_prediction_and_is_short(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -568,6 +582,7 @@ async def test_cancel_is_sync_and_repeatable(autojump_clock: Clock) -> None:
         assert not service.cancel("unknown")
 
 
+@pytest.mark.covers("http:W48")
 async def test_W48_cancelled_before_its_task_has_begun(autojump_clock: Clock) -> None:
     async with serving() as (service, worker):
         for _ in range(200):
@@ -579,6 +594,7 @@ async def test_W48_cancelled_before_its_task_has_begun(autojump_clock: Clock) ->
         assert not worker.slots[0].down.data, "nothing reached the worker"
 
 
+@pytest.mark.covers("worker:W25")
 @pytest.mark.parametrize("checkpoints", range(1, 12))
 async def test_W25_a_cancel_at_any_step_ends_canceled_or_came_too_late(autojump_clock: Clock, checkpoints: int) -> None:
     async with serving() as (service, _):
@@ -609,6 +625,7 @@ async def test_canceled_wins_over_a_model_that_swallows_it(autojump_clock: Clock
         assert (shown(prediction)["status"], shown(prediction)["output"]) == ("canceled", "survived")
 
 
+@pytest.mark.covers("worker:W33", "D47")
 async def test_W33_code_that_does_not_stop_keeps_its_slot(autojump_clock: Clock) -> None:
     async with serving(deaf) as (service, _):
         prediction = service.create(id="a")
@@ -618,6 +635,7 @@ async def test_W33_code_that_does_not_stop_keeps_its_slot(autojump_clock: Clock)
         assert (prediction.status.value, service.health().status) == ("processing", "BUSY")
 
 
+@pytest.mark.covers("D28")
 async def test_D28_with_a_grace_the_worker_is_killed(autojump_clock: Clock) -> None:
     async with serving(deaf, settings=Settings(cancel_grace=4.0)) as (service, worker):
         prediction = service.create(id="a")
@@ -630,6 +648,7 @@ async def test_D28_with_a_grace_the_worker_is_killed(autojump_clock: Clock) -> N
         assert worker.kills
 
 
+@pytest.mark.covers("D4")
 async def test_D4_the_last_watcher_of_a_watched_prediction_cancels(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
         prediction = service.create(id="a", watched=True)
@@ -641,6 +660,7 @@ async def test_D4_the_last_watcher_of_a_watched_prediction_cancels(autojump_cloc
         assert prediction.status.value == "canceled"
 
 
+@pytest.mark.covers("D4")
 async def test_D4_an_async_prediction_is_never_cancelled_by_leaving(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
         prediction = service.create(id="a")
@@ -649,6 +669,7 @@ async def test_D4_an_async_prediction_is_never_cancelled_by_leaving(autojump_clo
         assert not prediction.cancel_requested
 
 
+@pytest.mark.covers("D4")
 async def test_D4_a_joined_prediction_outlives_its_creator(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
         prediction = service.create(id="a", watched=True)
@@ -686,6 +707,7 @@ async def test_cancelling_the_caller_of_predict_cancels_it(autojump_clock: Clock
 # Finished ones.
 
 
+@pytest.mark.covers("D6")
 async def test_D6_finished_predictions_are_found_for_a_while(autojump_clock: Clock) -> None:
     async with serving(settings=Settings(retain_age=60.0)) as (service, _):
         prediction = await service.predict(id="a")
@@ -697,6 +719,7 @@ async def test_D6_finished_predictions_are_found_for_a_while(autojump_clock: Clo
         assert service.get("a") is None
 
 
+@pytest.mark.covers("http:W24", "D6")
 async def test_D6_a_finished_id_runs_anew(autojump_clock: Clock) -> None:
     async with serving() as (service, _):
         first = await service.predict({"n": 1}, id="a")
@@ -707,6 +730,7 @@ async def test_D6_a_finished_id_runs_anew(autojump_clock: Clock) -> None:
 # The worker goes.
 
 
+@pytest.mark.covers("http:W6")
 @pytest.mark.parametrize("behaviour", [exit_9])
 async def test_W6_a_crash_fails_what_runs_and_health_is_defunct_first(
     autojump_clock: Clock, behaviour: Behaviour
@@ -731,6 +755,7 @@ async def test_W6_a_crash_fails_what_runs_and_health_is_defunct_first(
     assert worker.reaped
 
 
+@pytest.mark.covers("worker:W3")
 async def test_W3_what_came_before_the_crash_is_kept(autojump_clock: Clock) -> None:
     async def talk_and_die(worker: FakeWorker, run: Predict) -> None:
         worker.send(LogLine(LogSource.STDOUT, "last words"), run.slot)
@@ -754,6 +779,7 @@ async def test_a_worker_that_dies_while_it_cancels_leaves_a_failure(autojump_clo
         assert (prediction.status.value, prediction.error) == ("failed", DIED)
 
 
+@pytest.mark.covers("http:W6")
 async def test_a_crash_while_idle_is_defunct_at_once(autojump_clock: Clock) -> None:
     async with serving() as (service, worker):
         worker.exit(1)
@@ -766,6 +792,7 @@ async def closes_its_slot(worker: FakeWorker, run: Predict) -> None:
     await deaf(worker, run)
 
 
+@pytest.mark.covers("worker:W16")
 @pytest.mark.parametrize("behaviour", [garbage, closes_its_slot, no_idle])
 async def test_W16_a_slot_that_breaks_the_protocol_is_lost_and_the_other_lives(
     autojump_clock: Clock, behaviour: Behaviour
@@ -784,6 +811,7 @@ async def test_W16_a_slot_that_breaks_the_protocol_is_lost_and_the_other_lives(
             service.create()
 
 
+@pytest.mark.covers("http:W6", "worker:W16")
 async def test_W16_when_the_last_slot_is_lost_the_service_is_defunct(autojump_clock: Clock) -> None:
     async with serving(garbage) as (service, worker):
         prediction = await ended(service)
@@ -801,6 +829,7 @@ async def finish_after(seconds: float, worker: FakeWorker, run: Predict) -> None
     worker.finish(run, b"1")
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_in_flight_work_gets_the_grace(autojump_clock: Clock) -> None:
     async def slow(worker: FakeWorker, run: Predict) -> None:
         await finish_after(20, worker, run)
@@ -821,6 +850,7 @@ async def test_W13_in_flight_work_gets_the_grace(autojump_clock: Clock) -> None:
         assert service.get("a") is prediction
 
 
+@pytest.mark.covers("http:W14")
 async def test_W14_what_does_not_finish_is_cancelled(autojump_clock: Clock) -> None:
     async with serving(stall, settings=Settings(drain_grace=8.0)) as (service, worker):
         prediction = service.create()
@@ -831,6 +861,7 @@ async def test_W14_what_does_not_finish_is_cancelled(autojump_clock: Clock) -> N
         assert (prediction.status.value, trio.current_time() - start, worker.status) == ("canceled", 8.0, 0)
 
 
+@pytest.mark.covers("http:W14")
 async def test_W14_what_does_not_stop_is_killed(autojump_clock: Clock) -> None:
     async with serving(deaf, settings=Settings(drain_grace=8.0)) as (service, worker):
         prediction = service.create()
@@ -1015,6 +1046,7 @@ def puts_out(path: Path) -> Behaviour:
     return behave
 
 
+@pytest.mark.covers("worker:W67")
 async def test_W67_idle_comes_after_files_taken(autojump_clock: Clock, tmp_path: Path) -> None:
     """The fake worker says Idle only when it gets FilesTaken; without that the slot would be poisoned."""
     (tmp_path / "a.txt").write_bytes(b"x")
@@ -1024,6 +1056,7 @@ async def test_W67_idle_comes_after_files_taken(autojump_clock: Clock, tmp_path:
         assert service.health().status == "READY"
 
 
+@pytest.mark.covers("worker:W48")
 async def test_W48_an_output_file_that_is_missing_fails_the_prediction(autojump_clock: Clock, tmp_path: Path) -> None:
     async with serving(puts_out(tmp_path / "gone.png")) as (service, _):
         prediction = await ended(service)
@@ -1032,6 +1065,7 @@ async def test_W48_an_output_file_that_is_missing_fails_the_prediction(autojump_
         assert service.health().status == "READY"
 
 
+@pytest.mark.covers("http:W4", "worker:W22", "lesson:35")
 async def test_W22_the_runs_folder_is_removed_on_every_outcome(autojump_clock: Clock, tmp_path: Path) -> None:
     async def makes_a_folder(worker: FakeWorker, run: Predict) -> None:
         os.mkdir(run.output_dir)
@@ -1051,6 +1085,7 @@ async def test_W22_the_runs_folder_is_removed_on_every_outcome(autojump_clock: C
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.covers("D26")
 async def test_D26_a_large_input_travels_as_a_file(autojump_clock: Clock, tmp_path: Path) -> None:
     async def read(worker: FakeWorker, run: Predict) -> None:
         assert isinstance(run.input_file, str)
@@ -1084,6 +1119,7 @@ async def test_a_large_input_that_cant_be_spilled_fails_and_gives_the_permit_bac
         assert (await service.predict()).status.value == "succeeded"
 
 
+@pytest.mark.covers("http:W5")
 async def test_W5_a_cancel_while_spilling_gives_the_permit_back(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1101,6 +1137,7 @@ async def test_W5_a_cancel_while_spilling_gives_the_permit_back(
         assert (await service.predict()).status.value == "succeeded"
 
 
+@pytest.mark.covers("http:W30")
 async def test_W30_the_readiness_file(autojump_clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "ready"
     settings = Settings(ready_file=str(path))
@@ -1140,6 +1177,7 @@ async def test_text_after_setup_goes_to_the_user_log_with_its_id(
         assert service.health().setup == before
 
 
+@pytest.mark.covers("D25")
 async def test_D25_a_prediction_over_the_log_limit_says_so(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

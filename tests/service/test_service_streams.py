@@ -66,6 +66,7 @@ def started(service: PredictionService, id: str = "p") -> tuple[Prediction, Subs
     return prediction, service.follow(prediction)
 
 
+@pytest.mark.covers("http:W1")
 async def test_events_come_when_they_happen_and_the_end_when_the_slot_is_free(autojump_clock: Clock) -> None:
     async with serving(three) as service:
         prediction, subscription = started(service)

@@ -76,6 +76,7 @@ async def serving(
             yield service
 
 
+@pytest.mark.covers("http:W1")
 async def test_W1_the_slot_is_free_when_the_terminal_webhook_comes(receiver: Receiver, autojump_clock: Clock) -> None:
     async with serving(receiver) as service:
         prediction = service.create(webhook=URL)
@@ -115,6 +116,7 @@ async def test_drain_says_for_how_many_it_waits(
     assert "shutdown: up to 1 s for the last webhooks of 1 predictions" in caplog.messages
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_drain_delivers_within_the_grace(receiver: Receiver, autojump_clock: Clock) -> None:
     """The receiver fails for a while after the prediction is done; the drain waits for its recovery."""
     receiver.status = 503
@@ -132,6 +134,7 @@ async def test_W13_drain_delivers_within_the_grace(receiver: Receiver, autojump_
     assert len(receiver.came) > 3
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_what_is_not_delivered_within_the_grace_is_told(
     receiver: Receiver, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,6 +149,7 @@ async def test_W13_what_is_not_delivered_within_the_grace_is_told(
     assert told[0].__dict__["id"] == "p"
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_the_grace_counts_from_the_end_of_the_work(receiver: Receiver, autojump_clock: Clock) -> None:
     """What the drain had to cancel is told like everything else."""
     receiver.delay = 1.0
@@ -167,6 +171,7 @@ async def test_a_third_shutdown_gives_webhooks_up(receiver: Receiver, autojump_c
     assert trio.current_time() == pytest.approx(5.0)
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_a_cancelled_embedder_still_tells(receiver: Receiver, autojump_clock: Clock) -> None:
     receiver.delay = 0.5
     async with open_fake_worker(stall) as fake:

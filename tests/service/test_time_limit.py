@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import trio
 import trio.testing
 
@@ -64,6 +65,7 @@ async def test_a_model_that_swallows_the_stop_has_failed_with_what_it_put_out(au
         assert (snapshot["status"], snapshot["error"], snapshot["output"]) == ("failed", LATE, "survived")
 
 
+@pytest.mark.covers("D28")
 async def test_D28_with_a_grace_the_worker_is_killed(autojump_clock: Clock) -> None:
     async with serving(deaf, settings=limited(cancel_grace=4.0)) as (service, worker):
         prediction = await ended(service)
@@ -122,6 +124,7 @@ async def test_a_crash_while_it_stops_is_told_as_a_crash(autojump_clock: Clock) 
         assert "Worker died: signal 9" in str((await ended(service)).error)
 
 
+@pytest.mark.covers("D22")
 async def test_D22_the_limit_does_not_replace_the_one_for_idle(autojump_clock: Clock) -> None:
     async with serving(no_idle, settings=limited()) as (service, _):
         prediction = await ended(service)

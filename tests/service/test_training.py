@@ -76,6 +76,7 @@ async def test_predict_names_the_callable(autojump_clock: Clock) -> None:
     assert seen == [Mode.TRAIN, Mode.PREDICT]
 
 
+@pytest.mark.covers("http:W26", "D18")
 @pytest.mark.parametrize(
     ("model", "train", "modes"),
     [("m.py", None, {Mode.PREDICT}), (None, "t.py", {Mode.TRAIN}), ("m.py", "t.py", set(Mode))],

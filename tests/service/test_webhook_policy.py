@@ -40,6 +40,7 @@ def test_nothing_is_due_without_news() -> None:
     assert not progress().news
 
 
+@pytest.mark.covers("D13")
 def test_D13_the_first_output_is_due_at_once_and_the_next_after_the_interval() -> None:
     mine = progress()
     mine.note(output=True)
@@ -50,6 +51,7 @@ def test_D13_the_first_output_is_due_at_once_and_the_next_after_the_interval() -
     assert mine.due == 10.5
 
 
+@pytest.mark.covers("D13")
 def test_D13_output_and_logs_share_the_interval() -> None:
     mine = progress()
     mine.note(output=True)
@@ -61,6 +63,7 @@ def test_D13_output_and_logs_share_the_interval() -> None:
     assert not mine.news
 
 
+@pytest.mark.covers("D13")
 def test_D13_the_first_output_does_not_wait_for_logs() -> None:
     mine = progress()
     mine.note(logs=True)
@@ -105,6 +108,7 @@ def test_an_update_that_waits_is_not_made_due_by_more() -> None:
 # Waits
 
 
+@pytest.mark.covers("http:W41")
 def test_W41_numbers_of_the_reference_and_up_to_a_fifth_more() -> None:
     waits = [backoff(retry, 0.0) for retry in range(1, 13)]
     assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 102.4, 102.4]
@@ -139,6 +143,7 @@ def test_retry_after(text: str | None, seconds: float) -> None:
     assert retry_after(text, NOW) == seconds
 
 
+@pytest.mark.covers("http:W41")
 @pytest.mark.parametrize(
     ("status", "asked", "seconds"),
     [(429, "7", 7.0), (503, "7", 7.0), (503, "0", 0.2), (500, "7", 0.2), (None, None, 0.2), (429, "999", 102.4)],
@@ -175,6 +180,7 @@ def test_redirect(location: str | None, target: str | None) -> None:
     assert redirect("http://u:p@h:81/a/x", location) == target
 
 
+@pytest.mark.covers("http:W39")
 @pytest.mark.parametrize(
     ("url", "allowed"),
     [
@@ -192,12 +198,14 @@ def test_W39_token_goes_to_the_same_host_only(url: str, allowed: bool) -> None:
     assert may_have_token(url, "http://h/a") is allowed
 
 
+@pytest.mark.covers("http:W39")
 def test_W39_token_never_leaves_tls() -> None:
     assert not may_have_token("http://h/", "https://h/")
     assert not may_have_token("http://h:443/", "https://h/")
     assert may_have_token("https://h:443/", "https://h/")
 
 
+@pytest.mark.covers("D42")
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -149,6 +149,7 @@ async def test_start_says_what_was_so_at_the_start(autojump_clock: Clock) -> Non
     assert last["metrics"]["predict_time"] == prediction.predict_time
 
 
+@pytest.mark.covers("http:W22")
 async def test_W22_terminal_payload_is_the_sync_reply(autojump_clock: Clock) -> None:
     receiver = Receiver(replies=[httpx.Response(500), httpx.Response(500)])
     async with sending(receiver) as webhooks:
@@ -163,6 +164,7 @@ async def test_W22_terminal_payload_is_the_sync_reply(autojump_clock: Clock) -> 
     assert receiver.calls[0].body["error"] == "ValueError: boom"
 
 
+@pytest.mark.covers("http:W42")
 async def test_W42_scalar_stays_a_scalar(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver) as webhooks:
@@ -205,6 +207,7 @@ async def test_filter(events: list[WebhookEvent], statuses: list[str], autojump_
     assert receiver.statuses == statuses
 
 
+@pytest.mark.covers("lesson:41")
 async def test_filter_is_decided_before_anything_is_built(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +238,7 @@ async def test_nobody_is_told_without_url_or_events(autojump_clock: Clock) -> No
 # When
 
 
+@pytest.mark.covers("D13")
 async def test_D13_first_output_at_once_then_one_an_interval_and_the_rest_before_the_end(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver) as webhooks:
@@ -244,6 +248,7 @@ async def test_D13_first_output_at_once_then_one_an_interval_and_the_rest_before
     assert receiver.statuses == ["processing"] * 4 + ["succeeded"]
 
 
+@pytest.mark.covers("D13")
 async def test_D13_what_the_last_update_lacked_is_told_before_the_end(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver) as webhooks:
@@ -253,6 +258,7 @@ async def test_D13_what_the_last_update_lacked_is_told_before_the_end(autojump_c
     assert receiver.statuses == ["processing"] * 3 + ["succeeded"]
 
 
+@pytest.mark.covers("http:W37")
 async def test_W37_a_log_line_within_the_interval_is_sent_when_it_ends(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver) as webhooks:
@@ -268,6 +274,7 @@ async def test_W37_a_log_line_within_the_interval_is_sent_when_it_ends(autojump_
     assert [call.body["logs"] for call in receiver.calls] == ["", "one\n", "one\ntwo\n", "one\ntwo\n"]
 
 
+@pytest.mark.covers("D13")
 async def test_D13_first_output_is_not_kept_back_by_a_log_line(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver) as webhooks:
@@ -284,6 +291,7 @@ async def test_D13_first_output_is_not_kept_back_by_a_log_line(autojump_clock: C
     assert receiver.times == [0.0, 0.0, 0.2, 1.2]
 
 
+@pytest.mark.covers("http:W38")
 async def test_W38_start_is_sent_whatever_the_interval(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver, interval=1e6) as webhooks:
@@ -299,6 +307,7 @@ async def test_without_an_interval_each_output_is_sent(autojump_clock: Clock) ->
     assert [len(output) for output in receiver.outputs] == list(range(1, 21))
 
 
+@pytest.mark.covers("http:W36")
 async def test_W36_slow_receiver_gets_one_request_at_a_time_with_all_there_is(autojump_clock: Clock) -> None:
     receiver = Receiver(delay=3.04)
     async with sending(receiver) as webhooks:
@@ -310,6 +319,7 @@ async def test_W36_slow_receiver_gets_one_request_at_a_time_with_all_there_is(au
     assert receiver.statuses == ["processing"] * 5 + ["succeeded"]
 
 
+@pytest.mark.covers("lesson:38")
 @pytest.mark.exhaustive
 async def test_traffic_grows_with_time_and_size_not_with_chunks(autojump_clock: Clock) -> None:
     receiver = Receiver()
@@ -336,6 +346,7 @@ async def test_receivers_do_not_wait_for_each_other(autojump_clock: Clock) -> No
 # Headers
 
 
+@pytest.mark.covers("lesson:42")
 async def test_headers(autojump_clock: Clock) -> None:
     receiver = Receiver()
     trace = ((b"traceparent", b"00-0AF7-b7ad-01"), (b"tracestate", b"congo=t61rcWkgMzE, x=y"))
@@ -387,6 +398,7 @@ async def test_signature(autojump_clock: Clock) -> None:
 # Failures
 
 
+@pytest.mark.covers("http:W41")
 async def test_W41_completed_is_tried_13_times(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     receiver = Receiver(replies=[httpx.Response(500)] * 20)
     async with sending(receiver) as webhooks:
@@ -411,6 +423,7 @@ async def test_status_that_is_tried_again(status: int, autojump_clock: Clock) ->
     assert receiver.times == [0.0, 0.2]
 
 
+@pytest.mark.covers("http:W39")
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 400, 401, 404, 408, 409, 410, 422, 501, 505])
 async def test_status_that_is_final(status: int, autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     receiver = Receiver(replies=[httpx.Response(status, headers={"location": "http://receiver.example/other"})])
@@ -429,6 +442,7 @@ async def test_delivered(status: int, autojump_clock: Clock, caplog: pytest.LogC
     assert caplog.records == []
 
 
+@pytest.mark.covers("lesson:39")
 @pytest.mark.parametrize(
     "error", [httpx.ConnectError("refused"), httpx.ReadError("cut"), httpx.RemoteProtocolError("bad"), OSError("odd")]
 )
@@ -459,6 +473,7 @@ async def test_updates_are_never_tried_again(autojump_clock: Clock, caplog: pyte
     assert (webhooks.failed, webhooks.lost) == (0, 4)
 
 
+@pytest.mark.covers("http:W41")
 @pytest.mark.parametrize(("status", "after"), [(429, 7.0), (503, 7.0), (500, 0.2)])
 async def test_W41_retry_after(status: int, after: float, autojump_clock: Clock) -> None:
     receiver = Receiver(replies=[httpx.Response(status, headers={"retry-after": "7"})])
@@ -487,6 +502,7 @@ def to(location: str, status: int = 307) -> httpx.Response:
     return httpx.Response(status, headers={"location": location})
 
 
+@pytest.mark.covers("http:W39")
 @pytest.mark.parametrize("status", [307, 308])
 async def test_W39_followed_with_method_body_and_token(status: int, autojump_clock: Clock) -> None:
     receiver = Receiver(replies=[to("/other?x=y", status)])
@@ -500,6 +516,7 @@ async def test_W39_followed_with_method_body_and_token(status: int, autojump_clo
     assert receiver.times == [0.0, 0.0]
 
 
+@pytest.mark.covers("http:W39")
 async def test_W39_token_stays_at_home(autojump_clock: Clock) -> None:
     receiver = Receiver(replies=[to("http://evil.example/"), to("http://receiver.example/back")])
     async with sending(receiver, token="t0k3n", secret=SECRET) as webhooks:
@@ -536,6 +553,7 @@ async def test_redirects_share_the_30_s(autojump_clock: Clock) -> None:
 # Ends
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_close_gives_up_and_says_so(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     receiver = Receiver(replies=[httpx.Response(500)] * 20)
     async with sending(receiver) as webhooks:
@@ -550,6 +568,7 @@ async def test_W13_close_gives_up_and_says_so(autojump_clock: Clock, caplog: pyt
     assert caplog.records[-1].__dict__["id"] == "p"
 
 
+@pytest.mark.covers("http:W13")
 async def test_W13_an_outer_cancellation_leaves_the_terminal_webhook_alone(autojump_clock: Clock) -> None:
     receiver = Receiver(replies=[httpx.Response(500)])
     with trio.CancelScope() as outer:

@@ -142,6 +142,7 @@ def test_without_capacity_following_starts_live_and_misses_nothing() -> None:
     assert follower.read().events == [9]
 
 
+@pytest.mark.covers("http:W33")
 def test_the_end_is_never_lost() -> None:
     event_log = filled(5_000, capacity=0)
     slow = event_log.follow()
@@ -171,6 +172,7 @@ def test_a_follower_that_is_not_far_behind_loses_nothing() -> None:
     assert [event for batch in batches for event in batch.events] == list(range(count))
 
 
+@pytest.mark.covers("http:W33")
 def test_W33_a_follower_that_is_far_behind_is_told_and_goes_on_with_what_is_there() -> None:
     event_log = EventLog()
     follower = event_log.follow()
@@ -225,6 +227,7 @@ def test_whatever_happens_events_are_had_once_in_order_and_losses_are_counted(se
 # Going on from an event.
 
 
+@pytest.mark.covers("D11")
 def test_D11_an_event_id_goes_on_behind_that_event() -> None:
     event_log = filled(20, run="7f")
     assert event_log.follow("7f-18").read() == Batch(19, [17, 18], 0, True, False)
@@ -235,6 +238,7 @@ def test_D11_an_event_id_goes_on_behind_that_event() -> None:
     assert event_log.follow("7f-21").over
 
 
+@pytest.mark.covers("D11")
 @pytest.mark.parametrize("after", ["8f-3", "7f-21", "7f", "-3", "7f-", "7f-x", "7f--1", "7f-٣", "7f-" + "9" * 5_000])
 def test_D11_an_id_of_another_run_is_refused(after: str) -> None:
     event_log = filled(20, run="7f")
@@ -269,6 +273,7 @@ def flooded(event_log: EventLog) -> None:
     event_log.output(1, 1)
 
 
+@pytest.mark.covers("D12")
 async def test_D12_a_run_waits_for_its_only_follower(autojump_clock: Clock) -> None:
     event_log = EventLog(slows=True)
     follower = event_log.follow()
@@ -283,6 +288,7 @@ async def test_D12_a_run_waits_for_its_only_follower(autojump_clock: Clock) -> N
     assert not event_log.is_full
 
 
+@pytest.mark.covers("D12")
 async def test_D12_it_waits_no_longer_than_for_some_progress(autojump_clock: Clock) -> None:
     event_log = EventLog(slows=True)
     follower = event_log.follow()
@@ -299,6 +305,7 @@ async def test_D12_it_waits_no_longer_than_for_some_progress(autojump_clock: Clo
     assert event_log.is_full  # until there is progress again
 
 
+@pytest.mark.covers("D12")
 async def test_D12_a_slowed_run_loses_nothing(autojump_clock: Clock) -> None:
     event_log = EventLog(slows=True, capacity=10)
     follower = event_log.follow()
@@ -309,6 +316,7 @@ async def test_D12_a_slowed_run_loses_nothing(autojump_clock: Clock) -> None:
     assert sum(len(batch.events) for batch in batches) == count
 
 
+@pytest.mark.covers("D12")
 @pytest.mark.parametrize("how", ["another follower", "leave", "cancel", "end"])
 async def test_D12_what_ends_the_slowing(autojump_clock: Clock, how: str) -> None:
     event_log = EventLog(slows=True)
@@ -329,6 +337,7 @@ async def test_D12_what_ends_the_slowing(autojump_clock: Clock, how: str) -> Non
     assert trio.current_time() == 1
 
 
+@pytest.mark.covers("D12")
 async def test_other_followers_never_slow_a_run(autojump_clock: Clock) -> None:
     event_log = EventLog()
     event_log.follow()
@@ -378,6 +387,7 @@ def events_of(prediction: Prediction) -> list[object]:
     return [event for batch in all_of(prediction.event_log.follow()) for event in batch.events]
 
 
+@pytest.mark.covers("http:W34")
 async def test_W34_output_events_come_in_the_order_of_the_model_whenever_files_are_read() -> None:
     prediction = Prediction("p")
     prediction.dispatched()
@@ -394,6 +404,7 @@ async def test_W34_output_events_come_in_the_order_of_the_model_whenever_files_a
     assert events_of(prediction)[6:] == [4]
 
 
+@pytest.mark.covers("http:W34")
 async def test_W34_a_file_that_is_missing_at_the_end_leaves_no_hole() -> None:
     prediction = Prediction("p")
     prediction.dispatched()

@@ -113,6 +113,7 @@ def test_unknown_has_no_setup() -> None:
     }
 
 
+@pytest.mark.covers("worker:W6")
 def test_W6_logs_are_visible_while_setup_runs() -> None:
     health = make(HealthState.STARTING)
     assert body(health)["setup"] == {"started_at": "2026-01-02T03:04:06+00:00", "status": "starting"}
@@ -121,6 +122,7 @@ def test_W6_logs_are_visible_while_setup_runs() -> None:
     assert body(health)["setup"]["logs"] == "[coglet::setup] loading\n[coglet::setup] warn\n[coglet::setup] 10%"
 
 
+@pytest.mark.covers("http:W29")
 def test_W29_ready_and_the_setup_result_come_together() -> None:
     health = make(HealthState.STARTING)
     health.log.user("stdout", "half a line")
@@ -135,6 +137,7 @@ def test_W29_ready_and_the_setup_result_come_together() -> None:
     }
 
 
+@pytest.mark.covers("http:W8")
 def test_W8_a_failed_setup_keeps_its_logs_and_the_cause() -> None:
     health = make(HealthState.STARTING)
     health.log.user("stdout", "loading\n")
@@ -170,6 +173,7 @@ def test_nothing_lies_over_the_other_states(reached: HealthState) -> None:
     assert "user_healthcheck_error" not in shown
 
 
+@pytest.mark.covers("D39")
 def test_D39_draining_stands_beside_the_status() -> None:
     shown = body(make(HealthState.READY), busy=True, draining=True)
     assert (shown["status"], shown["draining"]) == ("BUSY", True)
@@ -216,6 +220,7 @@ def test_a_line_without_end_is_not_kept_open_for_ever() -> None:
     assert sum(map(len, log._open.values())) <= MAX_OPEN_LINE
 
 
+@pytest.mark.covers("worker:W7")
 def test_W7_a_burst_of_lines_all_arrives_in_order() -> None:
     log = SetupLog(32 * 2**20)
     for number in range(20_000):

@@ -92,6 +92,7 @@ def test_terminal_states_have_no_way_out() -> None:
     assert {Status.SUCCEEDED, Status.FAILED, Status.CANCELED} == TERMINAL
 
 
+@pytest.mark.covers("http:W23")
 async def test_W23_times_are_fixed_at_the_terminal_step(autojump_clock: trio.testing.MockClock) -> None:
     prediction = Prediction("p", now=clock())
     await trio.sleep(1)
@@ -125,6 +126,7 @@ async def test_a_snapshot_in_flight() -> None:
     assert shown(prediction, with_input=True)["input"] == {"a": 1}
 
 
+@pytest.mark.covers("http:W22", "worker:W39")
 @pytest.mark.parametrize("outcome", [RAISED, CUT])
 async def test_W22_failed_and_canceled_keep_logs_and_partial_output(outcome: Outcome) -> None:
     prediction = Prediction("p", output_is_array=True)
@@ -163,6 +165,7 @@ async def test_one_value_or_many(items: list[Any], is_array: bool, is_stream: bo
     assert prediction.output == output
 
 
+@pytest.mark.covers("http:W42")
 async def test_W42_scalars_stay_scalars_and_lists_lists_in_flight() -> None:
     scalar, many = Prediction("s"), Prediction("m", output_is_array=True)
     for prediction in (scalar, many):
@@ -181,6 +184,7 @@ async def test_outputs_are_spliced_as_they_came() -> None:
     assert b'{"n": 1' + b"0" * 40 + b'.50, "t":"\\u00e9"}' in prediction.snapshot()
 
 
+@pytest.mark.covers("worker:W50")
 async def test_W50_a_files_place_is_kept() -> None:
     prediction = Prediction("p", output_is_array=True)
     prediction.dispatched()
@@ -257,6 +261,7 @@ async def test_all_who_wait_are_woken_at_the_end(autojump_clock: trio.testing.Mo
     await prediction.wait_finished()
 
 
+@pytest.mark.covers("D25")
 async def test_D25_logs_are_bounded_with_a_visible_mark() -> None:
     prediction = Prediction("p", log_limit=10)
     prediction.dispatched()

@@ -29,6 +29,7 @@ def kept(retained: RetainedPredictions, ids: str) -> str:
     return "".join(id for id in ids if retained.get(id) is not None)
 
 
+@pytest.mark.covers("D6")
 async def test_the_last_so_many() -> None:
     retained = RetainedPredictions(count=3, age=DAY, size=1000)
     for id in "abcde":
@@ -36,12 +37,14 @@ async def test_the_last_so_many() -> None:
     assert kept(retained, "abcde") == "cde"
 
 
+@pytest.mark.covers("D6")
 async def test_zero_keeps_none() -> None:
     retained = RetainedPredictions(count=0, age=DAY, size=1000)
     retained.add(finished("a"))
     assert (kept(retained, "a"), len(retained), retained.size) == ("", 0, 0)
 
 
+@pytest.mark.covers("D6")
 async def test_age(autojump_clock: trio.testing.MockClock) -> None:
     retained = RetainedPredictions(count=10, age=60.0, size=1000)
     retained.add(finished("a", output=5))
@@ -67,6 +70,7 @@ async def test_one_that_is_over_the_limit_alone_takes_no_place() -> None:
     assert (kept(retained, "ac"), retained.size) == ("c", 50)
 
 
+@pytest.mark.covers("D6")
 async def test_inputs_go_first_oldest_first() -> None:
     retained = RetainedPredictions(count=10, age=DAY, size=100)
     first, second, third = (finished(id, output=20, input=20) for id in "abc")
@@ -106,6 +110,7 @@ async def test_a_later_one_of_the_same_id_takes_its_place() -> None:
     assert kept(retained, "abc") == "ac", "it counts as the youngest"
 
 
+@pytest.mark.covers("http:W24", "D6")
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_bounds_always_hold(seed: int) -> None:
     source = random.Random(seed)

@@ -11,6 +11,7 @@ from cog_trio.cli import commands, options
 MODEL = "def run(name: str = 'a') -> str:\n    return name\n"
 
 
+@pytest.mark.covers("D38")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

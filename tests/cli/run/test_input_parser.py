@@ -154,6 +154,7 @@ def test_all_faults_are_told_at_once() -> None:
     assert caught.value.faults[-1] == "text: given 2 times, but it takes one value"
 
 
+@pytest.mark.covers("D42")
 def test_D42_the_text_of_a_secret_is_in_no_fault() -> None:
     document = {
         "components": {"schemas": {"Input": {"properties": {"key": {"type": "integer", "x-cog-secret": True}}}}}

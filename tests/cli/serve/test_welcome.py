@@ -6,6 +6,8 @@ import json
 import shlex
 from typing import Any
 
+import pytest
+
 from cog_trio.cli.serve.welcome import render, render_failed
 
 DOCUMENT: dict[str, Any] = {
@@ -40,6 +42,7 @@ def test_inputs_stand_in_order_with_kind_and_default() -> None:
     ]
 
 
+@pytest.mark.covers("sdk:W11")
 def test_W11_what_may_be_left_out_is_optional_and_ranges_are_shown() -> None:
     """An old model says ``seed: int = Input(default=None)``: the document lists it as required, which it is not."""
     seed = {"type": "integer", "minimum": 0, "maximum": 9, "x-order": 0}

@@ -126,6 +126,7 @@ def _routed() -> dict[tuple[str, str], bool]:
     return found
 
 
+@pytest.mark.covers("D17")
 def test_its_operations_are_those_of_the_router() -> None:
     routed = _routed()
     assert set(OPERATIONS) == {key for key in routed if key[0] != "HEAD"}
@@ -361,6 +362,7 @@ CASES: Final[dict[tuple[str, str], dict[int, list[Case]]]] = {
 }
 
 
+@pytest.mark.covers("D17")
 @pytest.mark.parametrize(("method", "path", "status"), DOCUMENTED)
 async def test_each_status_of_each_operation(
     method: str, path: str, status: int, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock

@@ -58,6 +58,7 @@ async def test_what_each_state_answers(nursery: trio.Nursery, status: str, answe
         assert (await client.request("POST", path)).headers["allow"] == "GET,HEAD"
 
 
+@pytest.mark.covers("D39")
 @pytest.mark.parametrize("status", ["READY", "BUSY"])
 async def test_D39_a_server_that_drains_is_alive_and_not_ready(nursery: trio.Nursery, status: str) -> None:
     for path, expected in (("/readyz", 503), ("/livez", 200)):

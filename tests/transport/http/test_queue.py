@@ -42,6 +42,7 @@ async def client(nursery: trio.Nursery, service: PredictionService) -> Client:
     return connect(nursery, make_app(service, SETTINGS, Metrics(service), loopback=True))
 
 
+@pytest.mark.covers("D5")
 async def test_a_request_that_waits_gets_409_when_its_time_is_over(
     autojump_clock: Clock, client: Client, service: PredictionService
 ) -> None:
@@ -52,11 +53,13 @@ async def test_a_request_that_waits_gets_409_when_its_time_is_over(
     assert (await client.request("GET", "/predictions/a")).json["status"] == "failed"
 
 
+@pytest.mark.covers("D5")
 async def test_a_stream_gets_409_when_its_time_is_over(autojump_clock: Clock, client: Client) -> None:
     response = await client.request("PUT", "/predictions/a", b"", SSE)
     assert (response.status, response.json) == (409, TIMED_OUT)
 
 
+@pytest.mark.covers("D5", "lesson:43")
 async def test_async_is_accepted_and_fails_when_its_time_is_over(autojump_clock: Clock, client: Client) -> None:
     response = await client.request("PUT", "/predictions/a", b"", ASYNC)
     assert (response.status, response.json) == (202, {"id": "a", "status": "starting"})
@@ -73,6 +76,7 @@ async def test_one_too_many_is_refused_at_once(autojump_clock: Clock, client: Cl
     assert trio.current_time() == start
 
 
+@pytest.mark.covers("D5")
 async def test_a_join_of_a_queued_one_waits_with_it(
     autojump_clock: Clock, client: Client, service: PredictionService
 ) -> None:

@@ -51,6 +51,7 @@ async def test_trace_context_goes_with_the_prediction(client: Client, service: F
 # Routes (spec 1).
 
 
+@pytest.mark.covers("http:W25")
 async def test_discovery_object_is_complete_and_advertises_no_docs_W25(client: Client) -> None:
     response = await ask(client, "GET", "/")
     assert response.status == 200
@@ -71,6 +72,7 @@ async def test_health_check_is_the_snapshot(client: Client, service: FakeService
     assert response.headers["content-type"] == "application/json"
 
 
+@pytest.mark.covers("D17")
 async def test_openapi_is_503_until_described_D17(client: Client, service: FakeService) -> None:
     assert (await ask(client, "GET", "/openapi.json")).body == service.schema
     service.schema = None
@@ -95,6 +97,7 @@ async def test_get_routes_answer_head_without_body(client: Client, service: Fake
     assert (await ask(client, "GET", path)).status == 200  # nothing was left on the wire
 
 
+@pytest.mark.covers("http:W19")
 @pytest.mark.parametrize(
     "path",
     ["/nope", "/health-check/", "/predictions/", "/docs", "/predictions//cancel", "/predictions/a/b", "/trainings/a/b"],
@@ -105,6 +108,7 @@ async def test_unknown_paths_are_404_json_W19(client: Client, path: str) -> None
     assert response.headers["content-type"] == "application/json"
 
 
+@pytest.mark.covers("http:W19")
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
@@ -143,6 +147,7 @@ async def test_absolute_target_is_routed_by_its_path(client: Client) -> None:
     assert (await ask(client, "OPTIONS", "*")).status == 404
 
 
+@pytest.mark.covers("D9")
 @pytest.mark.parametrize(
     ("raw", "id"),
     [
@@ -178,6 +183,7 @@ async def test_a_fragment_is_no_part_of_an_id(client: Client) -> None:
     assert (await ask(client, "GET", "/health-check#x")).status == 200
 
 
+@pytest.mark.covers("D9")
 @pytest.mark.parametrize("path", ["/%68ealth-check", "/%70redictions/a", "/predictions/a/canc%65l", "/predictions%2Fa"])
 async def test_names_of_routes_are_not_decoded(client: Client, path: str) -> None:
     assert (await ask(client, "POST", path)).status == 404
@@ -190,6 +196,7 @@ async def test_id_that_is_not_utf8_is_400(client: Client) -> None:
     assert response.json["detail"][0]["msg"] == "Invalid URL: Invalid UTF-8 in `id`"
 
 
+@pytest.mark.covers("http:W4", "D9")
 @pytest.mark.parametrize("raw", ["%00", "a%0Ab", "%7F", "%C2%85", "x" * 257, "%C3%A9" * 129])
 @pytest.mark.parametrize(("method", "tail"), [("PUT", ""), ("GET", ""), ("POST", "/cancel")])
 async def test_W4_bad_ids_in_paths_are_422(client: Client, raw: str, method: str, tail: str) -> None:
@@ -198,6 +205,7 @@ async def test_W4_bad_ids_in_paths_are_422(client: Client, raw: str, method: str
     assert response.json["detail"][0]["loc"] == ["path", "id"]
 
 
+@pytest.mark.covers("http:W4")
 @pytest.mark.parametrize("id", ["", "\x00", "a\nb", "\x7f", "\x85", "x" * 257, "é" * 129])
 async def test_W4_bad_ids_in_bodies_are_422(client: Client, service: FakeService, id: str) -> None:
     response = await ask(client, "POST", "/predictions", {"id": id})
@@ -215,11 +223,13 @@ async def test_no_server_header_and_no_cors(client: Client) -> None:
 # Bodies (spec 2.1, 2.2).
 
 
+@pytest.mark.covers("http:W18")
 async def test_W18_missing_content_type_with_a_body_is_json(client: Client, service: FakeService) -> None:
     await ask(client, "POST", "/predictions", {"input": {"a": 1}}, ASYNC)
     assert json.loads(service.calls[0]["input"]) == {"a": 1}
 
 
+@pytest.mark.covers("http:W18")
 async def test_no_body_and_no_type_means_no_input(client: Client, service: FakeService) -> None:
     assert (await ask(client, "POST", "/predictions", b"", ASYNC)).status == 202
     assert service.calls[0]["input"] == b"{}"
@@ -232,6 +242,7 @@ async def test_json_types_are_decoded(instant: Client, kind: str) -> None:
     assert (await ask(instant, "POST", "/predictions", {}, f"content-type: {kind}")).status == 200
 
 
+@pytest.mark.covers("http:W19")
 @pytest.mark.parametrize(
     "kind", ["text/plain", "text/json", "application/x-www-form-urlencoded", "json", "a/b+json", ""]
 )
@@ -264,6 +275,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.covers("http:W19")
 @pytest.mark.parametrize("name", MALFORMED)
 async def test_W19_what_is_no_json_is_400_json(instant: Client, name: str) -> None:
     response = await ask(instant, "POST", "/predictions", MALFORMED[name], JSON)
@@ -314,6 +326,7 @@ WRONG = {
 }
 
 
+@pytest.mark.covers("http:W19", "http:W20")
 @pytest.mark.parametrize("name", WRONG)
 async def test_W19_W20_wrong_shapes_are_422_json(instant: Client, name: str) -> None:
     body, loc = WRONG[name]
@@ -324,6 +337,7 @@ async def test_W19_W20_wrong_shapes_are_422_json(instant: Client, name: str) -> 
     assert fault["msg"].startswith("Failed to deserialize the JSON body into the target type: ")
 
 
+@pytest.mark.covers("lesson:41")
 async def test_every_fault_of_the_envelope_is_listed(instant: Client) -> None:
     body = {"id": 1, "context": {"a": 1, "b": "x", "c": []}, "webhook_events_filter": ["x", "logs", 3]}
     response = await ask(instant, "POST", "/predictions", body)
@@ -397,6 +411,7 @@ async def test_empty_filter_means_no_event_and_absent_all(client: Client, servic
     assert service.calls[1]["events"] == frozenset(WebhookEvent)
 
 
+@pytest.mark.covers("http:W40")
 @pytest.mark.parametrize(
     "url", ["", "nonsense", "ftp://x/y", "http://", "//host/x", "/x", "http://a b", "http://x:99999/", "file:///x"]
 )
@@ -406,6 +421,7 @@ async def test_W40_a_webhook_must_be_an_absolute_http_url(instant: Client, url: 
     assert response.json["detail"][0]["loc"] == ["body", "webhook"]
 
 
+@pytest.mark.covers("http:W40")
 @pytest.mark.parametrize("url", ["http://x", "HTTPS://x.example:8080/a?b#c", "http://[::1]:80/", "http://u:p@h/"])
 async def test_W40_absolute_http_urls_pass(instant: Client, url: str) -> None:
     assert (await ask(instant, "POST", "/predictions", {"webhook": url})).status == 200
@@ -414,6 +430,7 @@ async def test_W40_absolute_http_urls_pass(instant: Client, url: str) -> None:
 # Prefer and Accept (spec 2.3).
 
 
+@pytest.mark.covers("http:W21")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -432,6 +449,7 @@ async def test_W21_respond_async_in_any_form(client: Client, headers: list[str])
     assert response.headers["vary"] == "accept, prefer"
 
 
+@pytest.mark.covers("http:W21", "D10")
 @pytest.mark.parametrize("value", ["wait=5", "return=minimal", "respond-asynchronous", 'x="respond-async"', ""])
 async def test_W21_other_preferences_are_sync(instant: Client, value: str) -> None:
     response = await ask(instant, "POST", "/predictions", {}, f"prefer: {value}")
@@ -440,6 +458,7 @@ async def test_W21_other_preferences_are_sync(instant: Client, value: str) -> No
     assert response.headers["vary"] == "accept, prefer"
 
 
+@pytest.mark.covers("http:W21")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -460,6 +479,7 @@ async def test_W21_sse_in_any_form_is_406(client: Client, headers: list[str]) ->
     }
 
 
+@pytest.mark.covers("http:W21")
 @pytest.mark.parametrize(
     "value", ["text/event-stream;q=0", "text/*", "*/*", "text/html", "text/event-stream;q=0.1, application/json", ""]
 )
@@ -470,6 +490,7 @@ async def test_W21_other_accepts_are_json(instant: Client, value: str) -> None:
 # Order of checks (D7).
 
 
+@pytest.mark.covers("D7")
 async def test_D7_each_check_answers_before_the_next(client: Client, service: FakeService) -> None:
     service.ready = False
     service.refusal = InvalidInput([])
@@ -498,6 +519,7 @@ async def test_put_id_mismatch(client: Client) -> None:
     }
 
 
+@pytest.mark.covers("http:W11")
 @pytest.mark.parametrize(
     ("given", "extra"), [({}, {}), ({"id": "mine"}, {"id": "mine"})], ids=["no id", "W11: the id that was given"]
 )
@@ -514,6 +536,7 @@ async def test_refusals_have_the_form_of_a_failed_prediction(
     assert (response.status, response.json) == (503, {"error": text, "status": "failed", **extra})
 
 
+@pytest.mark.covers("http:W14", "D2", "D39")
 async def test_W14_creates_are_503_while_draining_and_joins_pass(client: Client, service: FakeService) -> None:
     service.create(id="a")
     service.draining = True
@@ -523,6 +546,7 @@ async def test_W14_creates_are_503_while_draining_and_joins_pass(client: Client,
     assert response.headers["connection"] == "close"
 
 
+@pytest.mark.covers("http:W14")
 async def test_W14_health_read_and_cancel_answer_while_draining(nursery: trio.Nursery, service: FakeService) -> None:
     service.create(id="a")
     service.draining = True
@@ -565,6 +589,7 @@ async def test_async_reply_is_id_and_starting_only(client: Client, service: Fake
     assert not service.predictions["a"].watched
 
 
+@pytest.mark.covers("http:W3", "D3")
 async def test_W3_post_with_a_running_id_is_409_with_its_own_text(client: Client, service: FakeService) -> None:
     service.create(id="a")
     response = await ask(client, "POST", "/predictions", {"id": "a"})
@@ -573,6 +598,7 @@ async def test_W3_post_with_a_running_id_is_409_with_its_own_text(client: Client
     assert len(service.calls) == 1
 
 
+@pytest.mark.covers("D2")
 async def test_D2_async_put_of_a_running_id_shows_its_state_and_input(client: Client, service: FakeService) -> None:
     prediction = service.create(id="a", input=b'{"n":1}')
     response = await ask(client, "PUT", "/predictions/a", {"input": {"n": 2}}, ASYNC)
@@ -581,6 +607,7 @@ async def test_D2_async_put_of_a_running_id_shows_its_state_and_input(client: Cl
     assert len(service.calls) == 1
 
 
+@pytest.mark.covers("D2")
 async def test_D2_sync_put_of_a_running_id_waits_for_its_end(client: Client, service: FakeService) -> None:
     prediction = service.create(id="a")
     await client.send(b"PUT /predictions/a HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -591,6 +618,7 @@ async def test_D2_sync_put_of_a_running_id_waits_for_its_end(client: Client, ser
     assert (response.status, response.body) == (200, prediction.snapshot())
 
 
+@pytest.mark.covers("D4")
 async def test_a_join_that_leaves_does_not_end_an_async_run_D4(client: Client, service: FakeService) -> None:
     prediction = service.create(id="a")
     await client.send(b"PUT /predictions/a HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -600,6 +628,7 @@ async def test_a_join_that_leaves_does_not_end_an_async_run_D4(client: Client, s
     assert (prediction.watchers, prediction.cancel_requested) == (0, False)
 
 
+@pytest.mark.covers("D4")
 @pytest.mark.parametrize("extra", [b"", b"\r\n", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", b"garbage"])
 async def test_a_client_that_leaves_ends_its_sync_run_D4(client: Client, service: FakeService, extra: bytes) -> None:
     body = b"POST /predictions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
@@ -631,6 +660,7 @@ async def test_the_normal_end_of_a_request_cancels_nothing(client: Client, servi
     assert not any(prediction.cancel_requested for prediction in service.finished.values())
 
 
+@pytest.mark.covers("D16")
 async def test_cancel_is_200_in_flight_and_404_with_an_empty_object_otherwise_D16(
     client: Client, service: FakeService
 ) -> None:
@@ -642,6 +672,7 @@ async def test_cancel_is_200_in_flight_and_404_with_an_empty_object_otherwise_D1
     assert (response.status, response.json) == (404, {})
 
 
+@pytest.mark.covers("http:W24")
 async def test_W24_get_shows_running_and_finished_with_input(client: Client, service: FakeService) -> None:
     service.create(id="a", input=b'{"n":1}')
     response = await ask(client, "GET", "/predictions/a")
@@ -653,6 +684,7 @@ async def test_W24_get_shows_running_and_finished_with_input(client: Client, ser
     assert (response.status, response.json) == (404, {"detail": "Not Found"})
 
 
+@pytest.mark.covers("D10")
 async def test_D10_get_waits_as_preferred(
     client: Client, service: FakeService, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -667,6 +699,7 @@ async def test_D10_get_waits_as_preferred(
     assert (await client.response()).json["status"] == "succeeded"
 
 
+@pytest.mark.covers("D11")
 async def test_D11_get_with_sse_never_creates(client: Client, service: FakeService) -> None:
     assert (await ask(client, "GET", "/predictions/a", b"", SSE)).status == 404
     service.create(id="a")
@@ -701,6 +734,7 @@ async def limited(nursery: trio.Nursery) -> tuple[Client, FakeService]:
     return connect(nursery, app_of(service, settings), settings), service
 
 
+@pytest.mark.covers("http:W47", "lesson:36")
 async def test_W47_a_large_content_length_is_413_at_once(nursery: trio.Nursery) -> None:
     client, service = await limited(nursery)
     await client.send(b"POST /predictions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1001\r\n\r\n")
@@ -720,6 +754,7 @@ async def test_W47_a_large_content_length_is_413_at_once(nursery: trio.Nursery) 
     assert not service.calls
 
 
+@pytest.mark.covers("http:W47")
 async def test_W47_a_chunked_body_is_413_when_it_crosses_the_limit(nursery: trio.Nursery) -> None:
     client, _ = await limited(nursery)
     await client.send(b"POST /predictions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -730,6 +765,7 @@ async def test_W47_a_chunked_body_is_413_when_it_crosses_the_limit(nursery: trio
     assert (await ask(client, "GET", "/health-check")).status == 200
 
 
+@pytest.mark.covers("http:W47")
 async def test_W47_the_limit_itself_passes(nursery: trio.Nursery) -> None:
     client, service = await limited(nursery)
     body = json.dumps({"input": {"a": ""}}).encode()
@@ -739,6 +775,7 @@ async def test_W47_the_limit_itself_passes(nursery: trio.Nursery) -> None:
     assert len(service.calls) == 1
 
 
+@pytest.mark.covers("http:W47")
 async def test_W47_a_body_far_over_the_limit_closes_the_connection(nursery: trio.Nursery) -> None:
     client, _ = await limited(nursery)
     await client.send(b"POST /predictions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n")

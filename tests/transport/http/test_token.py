@@ -47,6 +47,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.covers("D40")
 @pytest.mark.usefixtures("protocols")
 @pytest.mark.parametrize(("method", "path"), ASKED)
 async def test_D40_without_the_token_everything_but_probes_is_401(
@@ -62,6 +63,7 @@ async def test_D40_without_the_token_everything_but_probes_is_401(
     assert (service.calls, service.shutdowns) == ([], 0)
 
 
+@pytest.mark.covers("D40")
 @pytest.mark.usefixtures("protocols")
 @pytest.mark.parametrize("path", ["/health-check", "/livez", "/readyz"])
 async def test_D40_probes_are_open(nursery: trio.Nursery, path: str) -> None:
@@ -71,6 +73,7 @@ async def test_D40_probes_are_open(nursery: trio.Nursery, path: str) -> None:
     assert (await client.request("POST", path)).status == 405
 
 
+@pytest.mark.covers("D40")
 @pytest.mark.usefixtures("protocols")
 @pytest.mark.parametrize(
     ("line", "status"),
@@ -96,6 +99,7 @@ async def test_D40_what_is_the_token_and_what_is_not(nursery: trio.Nursery, line
     assert response.status == status
 
 
+@pytest.mark.covers("D40")
 @pytest.mark.usefixtures("protocols")
 async def test_D40_two_tokens_in_two_lines_are_none_and_a_subprotocol_is_for_sockets_alone(
     nursery: trio.Nursery,
@@ -106,6 +110,7 @@ async def test_D40_two_tokens_in_two_lines_are_none_and_a_subprotocol_is_for_soc
     assert (await client.request("GET", "/", b"", GOOD)).status == 200
 
 
+@pytest.mark.covers("D40")
 async def test_D40_over_http2(nursery: trio.Nursery) -> None:
     client = Client2(nursery, app())
     number = await client.ask("POST", "/predictions", BODY)
@@ -119,6 +124,7 @@ async def test_D40_over_http2(nursery: trio.Nursery) -> None:
 # Web pages.
 
 
+@pytest.mark.covers("D40")
 async def test_D40_a_page_can_ask_before_it_has_the_token_and_read_that_it_lacks_it(nursery: trio.Nursery) -> None:
     origin = "origin: https://a.example"
     client = connect(nursery, app(Settings(auth_token=TOKEN, cors_origins=("https://a.example",))))
@@ -143,6 +149,7 @@ OFFERS = {
 }
 
 
+@pytest.mark.covers("D40")
 @pytest.mark.parametrize(("offered", "answered"), OFFERS.values(), ids=OFFERS)
 async def test_D40_a_websocket_brings_the_token_as_a_subprotocol_and_one_is_answered(
     nursery: trio.Nursery, offered: str, answered: str
@@ -155,6 +162,7 @@ async def test_D40_a_websocket_brings_the_token_as_a_subprotocol_and_one_is_answ
     await client.stream.aclose()
 
 
+@pytest.mark.covers("D40")
 async def test_D40_a_websocket_brings_the_token_as_a_header(nursery: trio.Nursery) -> None:
     service = FakeService()
     async with talking(app(service=service), authorization=f"Bearer {TOKEN}") as talk:
@@ -163,6 +171,7 @@ async def test_D40_a_websocket_brings_the_token_as_a_header(nursery: trio.Nurser
         assert (await talk.event())["event"] == "completed"
 
 
+@pytest.mark.covers("D40")
 @pytest.mark.parametrize("path", ["/predictions/ws", "/nothing"])
 @pytest.mark.parametrize(
     "header",
@@ -230,6 +239,7 @@ async def test_a_stranger_is_not_told_to_go_on(nursery: trio.Nursery) -> None:
     assert (await client.response()).status == 401
 
 
+@pytest.mark.covers("D42")
 async def test_D42_the_token_is_in_no_line_of_the_log(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

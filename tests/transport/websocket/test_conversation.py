@@ -147,6 +147,7 @@ async def test_cancel(service: FakeService) -> None:
         assert prediction.cancel_requested
 
 
+@pytest.mark.covers("D4")
 async def test_D4_closing_the_socket_cancels_what_it_started_and_nothing_else(service: FakeService) -> None:
     other = service.create(id="other", watched=False)
     async with talking(app_of(service)) as talk:
@@ -229,6 +230,7 @@ async def test_one_follower_too_many(service: FakeService) -> None:
         assert (await talk.refusal({"id": "a"}))["data"]["status"] == 429
 
 
+@pytest.mark.covers("http:W33")
 async def test_W33_what_was_lost_is_told(service: FakeService) -> None:
     service.event_log = 3
     prediction = service.create(id="a")
@@ -347,6 +349,7 @@ async def test_what_comes_while_we_close_gets_no_answer(
     assert sent == ["websocket.accept", "websocket.close"]
 
 
+@pytest.mark.covers("D41")
 @pytest.mark.parametrize("origin", ["http://localhost", "http://page.example"])
 async def test_D41_our_own_pages_and_allowed_ones_may_open_it(service: FakeService, origin: str) -> None:
     settings = Settings(cors_origins=("http://page.example",))
@@ -354,6 +357,7 @@ async def test_D41_our_own_pages_and_allowed_ones_may_open_it(service: FakeServi
         await talk.start(service, id="a")
 
 
+@pytest.mark.covers("D41")
 @pytest.mark.parametrize(
     ("path", "origin", "status"),
     [

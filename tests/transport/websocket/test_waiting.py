@@ -21,6 +21,7 @@ def app(service: PredictionService) -> Any:
     return app_of(cast(Any, service), SETTINGS)
 
 
+@pytest.mark.covers("D5")
 async def test_D5_who_waits_too_long_gets_an_error_with_the_status_of_http(
     autojump_clock: Clock, service: PredictionService
 ) -> None:
@@ -35,6 +36,7 @@ async def test_D5_who_waits_too_long_gets_an_error_with_the_status_of_http(
         assert refused["data"]["status"] == 422, "the conversation goes on"
 
 
+@pytest.mark.covers("D5")
 async def test_D5_one_too_many_is_refused_at_once_and_the_first_goes_on(
     autojump_clock: Clock, service: PredictionService
 ) -> None:
@@ -49,6 +51,7 @@ async def test_D5_one_too_many_is_refused_at_once_and_the_first_goes_on(
         assert service.health().queued == 0
 
 
+@pytest.mark.covers("D5")
 async def test_D5_a_drain_refuses_who_waits_and_the_socket_closes(
     autojump_clock: Clock, service: PredictionService
 ) -> None:
@@ -63,6 +66,7 @@ async def test_D5_a_drain_refuses_who_waits_and_the_socket_closes(
         assert await talk.closed() == 1001
 
 
+@pytest.mark.covers("D5")
 async def test_D5_who_leaves_has_left_the_queue(autojump_clock: Clock, service: PredictionService) -> None:
     async with talking(app(service), SETTINGS) as talk:
         await talk.say({"id": "a"})

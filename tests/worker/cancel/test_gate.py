@@ -57,6 +57,7 @@ WAITS = (
 )
 
 
+@pytest.mark.covers("worker:W26")
 async def test_W26_interrupts(tmp_path: Path) -> None:
     code = """
 import asyncio, os, queue, socket, subprocess, threading, time
@@ -80,6 +81,7 @@ def run():
             assert (await parent.run({"code": "def run(): return 1"})).outputs == [1], wait
 
 
+@pytest.mark.covers("worker:W28")
 async def test_W28_a_cancel_while_a_socket_is_forgotten_is_not_lost(tmp_path: Path) -> None:
     """Its finalizer asks for its repr, which looks for signals, and drops what they raise: the hook is not told."""
     code = "import socket\ndef run():\n    print('go')\n    while True: socket.socketpair()"
@@ -112,6 +114,7 @@ def run():
         assert seconds < PROMPT
 
 
+@pytest.mark.covers("worker:W27")
 async def test_W27_repeat_does_not_interrupt_cleanup(tmp_path: Path) -> None:
     code = """
 import time
@@ -155,6 +158,7 @@ def run():
         assert "Traceback" not in outcome.logs()
 
 
+@pytest.mark.covers("worker:W28")
 async def test_W28_swallowed_by_del_it_is_delivered_again(tmp_path: Path) -> None:
     code = """
 import time
@@ -173,6 +177,7 @@ def run():
         assert seconds < PROMPT
 
 
+@pytest.mark.covers("worker:W26")
 @pytest.mark.parametrize("handler", ["", "signal.signal(signal.SIGALRM, lambda *_: None)"], ids=["", "beside an alarm"])
 async def test_W26_beside_a_wake_up_descriptor_that_is_closed(tmp_path: Path, handler: str) -> None:
     """The interpreter tells of it on sys.stderr, within our signal handler; what the stream raises there is lost."""
@@ -248,6 +253,7 @@ def run():
         assert (await parent.run({"code": "def run(): return 1"})).outputs == [1]
 
 
+@pytest.mark.covers("D19")
 async def test_D19_cancel_before_predict_cuts_it(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         run = parent.next_run()
@@ -264,6 +270,7 @@ async def test_D19_cancel_before_predict_cuts_it(tmp_path: Path) -> None:
         assert (await parent.run({"code": "def run(): return 2"})).outputs == [2]
 
 
+@pytest.mark.covers("worker:W25")
 async def test_W25_two_hundred_cancels_at_once(tmp_path: Path) -> None:
     code = "import time\ndef run(): time.sleep(30)"
     async with open_worker(tmp_path, CODE) as parent:
@@ -321,6 +328,7 @@ def run():
 BLOCK = "import time\nasync def block(): time.sleep(30)"
 
 
+@pytest.mark.covers("worker:W26")
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_W26_the_clean_up_of_tasks_runs_in_a_loop_of_the_runs_own(tmp_path: Path, loop: str) -> None:
     """Field lesson 1, worker.md: also where the cancel comes while the loop waits, and again and again."""
@@ -335,6 +343,7 @@ async def test_W26_the_clean_up_of_tasks_runs_in_a_loop_of_the_runs_own(tmp_path
             assert seconds < PROMPT
 
 
+@pytest.mark.covers("worker:W27")
 async def test_W27_deep_in_a_recursion_it_is_not_lost(tmp_path: Path) -> None:
     """worker.md: where there is no room for a frame of ours, the code gets RecursionError, and the cancel later."""
     code = """

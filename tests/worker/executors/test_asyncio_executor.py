@@ -72,6 +72,7 @@ async def test_more_slots_than_one_message_brings_and_all_run_at_once(tmp_path: 
             await parent.idle(predict)
 
 
+@pytest.mark.covers("worker:W36")
 async def test_W36_async_generator_streams_each_item_as_it_is_yielded(tmp_path: Path) -> None:
     code = """
 import asyncio
@@ -115,6 +116,7 @@ RESULTS: tuple[tuple[str, list[object]], ...] = (
 )
 
 
+@pytest.mark.covers("worker:W37")
 async def test_W37_results_of_all_forms(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         for code, outputs in RESULTS:
@@ -130,6 +132,7 @@ BODIES = (
 )
 
 
+@pytest.mark.covers("worker:W29", "worker:W30")
 async def test_W29_W30_cancel_waits_for_the_cleanup(tmp_path: Path) -> None:
     code = """
 import asyncio, time
@@ -156,6 +159,7 @@ async def run():
             assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1], body
 
 
+@pytest.mark.covers("worker:W29")
 async def test_W29_a_cancel_waits_for_the_file_that_is_being_copied(tmp_path: Path) -> None:
     """The copy is made in a thread. It must not go on behind the end of the run, whose folder is removed then."""
     gate = tmp_path / "gate"
@@ -185,6 +189,7 @@ async def run():
         assert outcome.logs().endswith("read\n")
 
 
+@pytest.mark.covers("worker:W29")
 async def test_W29_swallowed_cancel_counts_when_the_task_ends(tmp_path: Path) -> None:
     code = """
 import asyncio
@@ -261,6 +266,7 @@ async def test_cancel_of_a_waiting_run_while_another_blocks_the_loop(tmp_path: P
         assert isinstance(await parent.lines[0].hear(RunCancelled), RunCancelled)
 
 
+@pytest.mark.covers("D19")
 async def test_D19_cancel_before_predict(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         run = parent.next_run()
@@ -272,6 +278,7 @@ async def test_D19_cancel_before_predict(tmp_path: Path) -> None:
         assert (await parent.hear(Idle)).run == run
 
 
+@pytest.mark.covers("worker:W25")
 async def test_W25_two_hundred_cancels_at_once(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         with trio.fail_after(30):
@@ -297,6 +304,7 @@ async def run():
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 
+@pytest.mark.covers("worker:W34")
 @pytest.mark.parametrize("how", ["raise SystemExit(3)", "import sys; sys.exit(3)", "raise KeyboardInterrupt"])
 async def test_W34_exit_fails_the_run_alone(tmp_path: Path, how: str) -> None:
     async with open_worker(tmp_path, CODE, max_concurrency=2) as parent:
@@ -306,6 +314,7 @@ async def test_W34_exit_fails_the_run_alone(tmp_path: Path, how: str) -> None:
         assert (await parent.finish(other)).done
 
 
+@pytest.mark.covers("worker:W34")
 async def test_W34_stray_task_that_exits_ends_nothing(tmp_path: Path) -> None:
     code = """
 import asyncio, sys
@@ -324,6 +333,7 @@ async def run():
         assert (await parent.run({"code": "async def run(): return 2"})).outputs == [2]
 
 
+@pytest.mark.covers("worker:W40", "worker:W42")
 async def test_W40_W42_text_of_tasks_threads_and_executors(tmp_path: Path) -> None:
     code = """
 import asyncio, threading
@@ -394,6 +404,7 @@ CHECK = """
 """
 
 
+@pytest.mark.covers("D32", "worker:W63")
 @pytest.mark.parametrize(
     ("how", "error"),
     [

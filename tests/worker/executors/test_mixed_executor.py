@@ -132,6 +132,7 @@ async def test_a_callable_that_there_is_not_breaks_the_slot(tmp_path: Path) -> N
         assert "Predict to train" in (await parent.hear(Failed)).error
 
 
+@pytest.mark.covers("D18")
 async def test_D18_sync_training_beside_an_async_run_fails_setup(tmp_path: Path) -> None:
     source = "async def run() -> str: ...\ndef train() -> str: ...\n"
     async with open_worker(tmp_path, source, ready=False) as parent:

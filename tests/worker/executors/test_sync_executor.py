@@ -58,6 +58,7 @@ async def test_result_logs_done_idle(tmp_path: Path) -> None:
         assert (await parent.run()).outputs == [6]
 
 
+@pytest.mark.covers("worker:W14")
 async def test_W14_a_thousand_runs_one_after_the_other(tmp_path: Path) -> None:
     async with open_worker(tmp_path, "def Runner(x: int) -> int:\n    return x") as parent:
         for x in range(1000):
@@ -86,6 +87,7 @@ async def test_values_that_are_one_many_or_none(tmp_path: Path) -> None:
             assert [frame.index for frame in outcome.frames if isinstance(frame, OutputChunk)] == [*range(len(outputs))]
 
 
+@pytest.mark.covers("worker:W37")
 async def test_W37_any_iterator_streams_as_produced_and_is_closed(tmp_path: Path) -> None:
     code = """
 class Items:
@@ -129,6 +131,7 @@ FAILURES = (
 )
 
 
+@pytest.mark.covers("worker:W38")
 async def test_W38_failure_is_one_line_and_the_worker_lives(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         for body, error in FAILURES:
@@ -136,6 +139,7 @@ async def test_W38_failure_is_one_line_and_the_worker_lives(tmp_path: Path) -> N
             assert (await parent.run({"code": "def run(): return 1"})).outputs == [1], body
 
 
+@pytest.mark.covers("worker:W38")
 async def test_W38_traceback_on_stderr_without_our_frames(tmp_path: Path) -> None:
     source = "def Runner() -> str:\n    yield 'a'\n    raise ValueError('boom')"
     async with open_worker(tmp_path, source) as parent:
@@ -149,6 +153,7 @@ async def test_W38_traceback_on_stderr_without_our_frames(tmp_path: Path) -> Non
         assert "cog_trio" not in text
 
 
+@pytest.mark.covers("worker:W38")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups are built in from 3.11")
 async def test_W38_group_names_its_leaves(tmp_path: Path) -> None:
     code = "def run(): raise ExceptionGroup('many', [ValueError('a'), ExceptionGroup('in', [KeyError('b')])])"
@@ -157,6 +162,7 @@ async def test_W38_group_names_its_leaves(tmp_path: Path) -> None:
         assert error == "ExceptionGroup: many (2 sub-exceptions): ValueError: a; KeyError: 'b'"
 
 
+@pytest.mark.covers("worker:W19")
 async def test_W19_huge_error_is_cut(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         error = (await parent.run({"code": "def run(): raise ValueError('é' * 9_000_000)"})).error
@@ -164,6 +170,7 @@ async def test_W19_huge_error_is_cut(tmp_path: Path) -> None:
         assert MAX_ERROR - 2 <= len(error.encode()) <= MAX_ERROR
 
 
+@pytest.mark.covers("worker:W35")
 async def test_W35_runs_on_the_main_thread_with_the_context_of_setup(tmp_path: Path) -> None:
     source = """
         import signal, threading
@@ -288,6 +295,7 @@ def run():
         assert (await parent.run({"code": "def run(): print('next')"})).logs() == "next\n"  # W40
 
 
+@pytest.mark.covers("worker:W42")
 async def test_W42_late_thread_writes_to_the_service_log(tmp_path: Path) -> None:
     code = """
 import threading
@@ -312,6 +320,7 @@ def run(): threading.Thread(target=late).start()
         assert (await parent.finish(predict, frames)).logs() == "begun\n"
 
 
+@pytest.mark.covers("D15")
 async def test_D15_nan_becomes_null_with_one_warning(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         outcome = await parent.run({"code": "def run(): return [float('nan'), {'a': float('inf')}]"})

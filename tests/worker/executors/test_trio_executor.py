@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
 import trio
 
 from cog_trio.bridge.protocol import (
@@ -120,6 +121,7 @@ GROUPS: Final = [
 ]
 
 
+@pytest.mark.covers("worker:W38", "D14")
 async def test_W38_D14_the_leaves_of_a_group_are_named(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         for fault, parts, error in GROUPS:
@@ -133,6 +135,7 @@ async def test_W38_D14_the_leaves_of_a_group_are_named(tmp_path: Path) -> None:
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 
+@pytest.mark.covers("worker:W34")
 async def test_W34_failures_are_of_one_run(tmp_path: Path) -> None:
     errors = {
         "with trio.fail_after(0.01): await trio.sleep(30)": "TooSlowError",
@@ -149,6 +152,7 @@ async def test_W34_failures_are_of_one_run(tmp_path: Path) -> None:
         assert (await parent.finish(other)).cancelled
 
 
+@pytest.mark.covers("worker:W66")
 async def test_timeouts_inside_of_a_run_are_its_own(tmp_path: Path) -> None:
     code = """
 import trio
@@ -160,6 +164,7 @@ async def run():
         assert (await parent.run({"code": code})).outputs == [True]
 
 
+@pytest.mark.covers("worker:W36")
 async def test_W36_async_generator_streams_each_item_as_it_is_yielded(tmp_path: Path) -> None:
     code = """
 import trio
@@ -224,6 +229,7 @@ FORMS: Final[list[tuple[str, list[object]]]] = [
 ]
 
 
+@pytest.mark.covers("worker:W37")
 async def test_W37_results_of_all_forms(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         for code, outputs in FORMS:
@@ -278,6 +284,7 @@ async def run():
 """
 
 
+@pytest.mark.covers("worker:W29", "worker:W30")
 async def test_W29_W30_cancel_waits_for_the_cleanup(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         for body in BODIES:
@@ -296,6 +303,7 @@ async def test_W29_W30_cancel_waits_for_the_cleanup(tmp_path: Path) -> None:
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 
+@pytest.mark.covers("worker:W28")
 async def test_W28_a_blocking_call_that_is_shielded_is_left_alone(tmp_path: Path) -> None:
     code = """
 import time, trio
@@ -312,6 +320,7 @@ async def run():
         assert outcome.logs() == "go\nwhole\n"
 
 
+@pytest.mark.covers("worker:W27")
 async def test_W27_a_blocking_cleanup_is_not_struck_again(tmp_path: Path) -> None:
     code = """
 import time, trio
@@ -329,6 +338,7 @@ async def run():
         assert outcome.logs() == "go\ncleaned\n"
 
 
+@pytest.mark.covers("worker:W29")
 async def test_W29_swallowed_cancel_counts_when_the_task_ends(tmp_path: Path) -> None:
     code = """
 import trio
@@ -392,6 +402,7 @@ async def test_cancel_of_a_waiting_run_while_another_blocks_the_loop(tmp_path: P
         assert isinstance(await parent.lines[0].hear(RunCancelled), RunCancelled)
 
 
+@pytest.mark.covers("worker:W25", "D19")
 async def test_D19_W25_cancels_before_and_right_after_predict(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         run = parent.next_run()
@@ -408,6 +419,7 @@ async def test_D19_W25_cancels_before_and_right_after_predict(tmp_path: Path) ->
                 await parent.idle(predict)
 
 
+@pytest.mark.covers("worker:W40", "worker:W42")
 async def test_W40_W42_text_metrics_and_context_of_children_and_threads(tmp_path: Path) -> None:
     code = """
 import cog, subprocess, threading, trio
@@ -435,6 +447,7 @@ async def run():
             assert outcome.metrics == [("tasks", 1, "increment"), ("threads", 1, "replace")]
 
 
+@pytest.mark.covers("worker:W43")
 async def test_W43_text_of_a_child_process_is_the_runs(tmp_path: Path) -> None:
     code = "import trio\nasync def run(): await trio.run_process(['echo', 'from the child'])"
     async with open_worker(tmp_path, CODE) as parent:
@@ -495,6 +508,7 @@ CHECKS: Final = {
 }
 
 
+@pytest.mark.covers("D32", "worker:W63")
 async def test_D32_health_check_on_the_loop(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CHECK) as parent:
         for how, error in CHECKS.items():

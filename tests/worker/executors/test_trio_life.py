@@ -52,6 +52,7 @@ BATCHES: Final = """
 BOTH: Final[Any] = {"predict_ref": "predict.py", "train_ref": "predict.py"}
 
 
+@pytest.mark.covers("D30")
 async def test_D30_a_nursery_for_tasks_that_last_as_long_as_the_worker(tmp_path: Path) -> None:
     async with open_worker(tmp_path, BATCHES) as parent:
         described = next(message for message in parent.heard if isinstance(message, Described))
@@ -113,6 +114,7 @@ SETUPS: Final = {
 }
 
 
+@pytest.mark.covers("worker:W6")
 @pytest.mark.parametrize("setup", SETUPS)
 async def test_W6_setups_that_fail(tmp_path: Path, setup: str) -> None:
     source = f"""
@@ -190,6 +192,7 @@ async def test_os_exit_ends_the_process(tmp_path: Path) -> None:
         assert await parent.wait_exit() == 9
 
 
+@pytest.mark.covers("worker:W27")
 async def test_W27_a_health_check_that_hangs_or_blocks_stands_in_nobodys_way(tmp_path: Path) -> None:
     """Given a run that blocks the loop, when health is asked, then the answer comes with the loop, and shutdown while a
     check hangs is prompt."""
@@ -236,6 +239,7 @@ def test_wrong_uses_are_told(tmp_path: Path, source: str, monkeypatch: pytest.Mo
     assert WRONG[source] in str(caught.value)
 
 
+@pytest.mark.covers("D18")
 @pytest.mark.parametrize(
     ("run", "train", "text"),
     [

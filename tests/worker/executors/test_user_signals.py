@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 
 from cog_trio.bridge.protocol import SlotResponse
@@ -59,6 +60,7 @@ async def run():
 """
 
 
+@pytest.mark.covers("worker:W34")
 async def test_W34_an_alarm_that_rings_again_and_again(tmp_path: Path) -> None:
     """Wherever it rings, each run has one end, and the worker goes on."""
     async with open_worker(tmp_path, CODE) as parent:

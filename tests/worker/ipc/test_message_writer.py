@@ -120,6 +120,7 @@ def test_finish_gives_up_at_its_deadline(pair: tuple[socket.socket, socket.socke
     assert writer.pending
 
 
+@pytest.mark.covers("worker:W17")
 def test_W17_a_closed_peer_is_said_by_name_and_frees_who_waits(pair: tuple[socket.socket, socket.socket]) -> None:
     writer = MessageWriter(pair[0].fileno(), Woken())
     fill(writer)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
+
 from cog_trio.bridge.protocol import MAX_LOG_LINE, TRUNCATED, LogLine
 from tests.worker.stage import play
 
 
+@pytest.mark.covers("worker:W43")
 def test_W43_descriptors_children_and_c_code_belong_to_the_run_in_the_order_of_writing() -> None:
     seen = play(
         """
@@ -47,6 +50,7 @@ def test_W43_descriptors_children_and_c_code_belong_to_the_run_in_the_order_of_w
     assert seen.log() == "setup\nbetween\n"
 
 
+@pytest.mark.covers("worker:W43")
 def test_W43_descriptor_text_has_its_source() -> None:
     seen = play(
         """
@@ -61,6 +65,7 @@ def test_W43_descriptor_text_has_its_source() -> None:
     assert seen.text("a", "stdout") == "out\n"
 
 
+@pytest.mark.covers("D24")
 def test_D24_with_several_slots_descriptor_text_goes_to_the_service_log() -> None:
     seen = play(
         """
@@ -75,6 +80,7 @@ def test_D24_with_several_slots_descriptor_text_goes_to_the_service_log() -> Non
     assert seen.log() == "whose\n"
 
 
+@pytest.mark.covers("worker:W40")
 def test_W40_unfinished_lines_never_reach_the_next_run() -> None:
     seen = play(
         """
@@ -96,6 +102,7 @@ def test_W40_unfinished_lines_never_reach_the_next_run() -> None:
     assert seen.text("b") in ("b\ufffd\n", "\ufffd\nb")
 
 
+@pytest.mark.covers("worker:W41")
 def test_W41_progress_is_sent_at_each_return_unchanged() -> None:
     seen = play(
         """
@@ -110,6 +117,7 @@ def test_W41_progress_is_sent_at_each_return_unchanged() -> None:
     assert len([frame for frame in seen.frames if isinstance(frame, LogLine)]) >= 4
 
 
+@pytest.mark.covers("worker:W42")
 def test_W42_threads_pools_and_tasks_carry_their_run() -> None:
     seen = play(
         """
@@ -145,6 +153,7 @@ def test_W42_threads_pools_and_tasks_carry_their_run() -> None:
     assert seen.log() == "initializer\n"
 
 
+@pytest.mark.covers("worker:W42")
 def test_W42_a_late_thread_writes_into_no_other_run() -> None:
     seen = play(
         """
@@ -173,6 +182,7 @@ def test_W42_a_late_thread_writes_into_no_other_run() -> None:
     assert seen.log("a") == "late\nunfinished"
 
 
+@pytest.mark.covers("worker:W42")
 def test_W42_two_runs_at_once_keep_their_lines_apart() -> None:
     seen = play(
         """
@@ -221,6 +231,7 @@ def test_text_of_a_thread_born_in_setup_goes_to_the_only_run() -> None:
     assert seen.log() == "for nobody\n"
 
 
+@pytest.mark.covers("worker:W44")
 def test_W44_long_lines_and_characters_of_children_are_whole() -> None:
     seen = play(
         """
@@ -233,6 +244,7 @@ def test_W44_long_lines_and_characters_of_children_are_whole() -> None:
     assert seen.text("a") == ("\u20ac" * 30000 + "\n") * 20
 
 
+@pytest.mark.covers("worker:W44")
 def test_W44_an_unfinished_line_of_a_child_goes_after_a_moment() -> None:
     """The run waits for what only the I/O thread can have sent: the text arrives while the run is open."""
     seen = play(
@@ -253,6 +265,7 @@ def test_W44_an_unfinished_line_of_a_child_goes_after_a_moment() -> None:
     assert seen.text("a") == "Loading 10% done\n"
 
 
+@pytest.mark.covers("worker:W7")
 def test_W7_everything_printed_in_setup_arrives_in_order() -> None:
     seen = play(
         """
@@ -267,6 +280,7 @@ def test_W7_everything_printed_in_setup_arrives_in_order() -> None:
     ]
 
 
+@pytest.mark.covers("worker:W23")
 def test_W23_a_slow_parent_slows_the_writer_and_nothing_is_dropped() -> None:
     """The parent begins to read only when the writer has said, in a file, that it is blocked or done."""
     gate = threading.Event()
@@ -308,6 +322,7 @@ def test_W23_a_slow_parent_slows_the_writer_and_nothing_is_dropped() -> None:
     ]
 
 
+@pytest.mark.covers("worker:W19")
 def test_W19_huge_lines_do_not_end_logging() -> None:
     seen = play(
         """
@@ -327,6 +342,7 @@ def test_W19_huge_lines_do_not_end_logging() -> None:
         assert (last, rest) == ("still here", "")
 
 
+@pytest.mark.covers("worker:W45")
 def test_W45_forked_children_print() -> None:
     seen = play(
         """
@@ -354,6 +370,7 @@ def test_W45_forked_children_print() -> None:
     assert seen.text("a", "stderr") == "log of process\n"
 
 
+@pytest.mark.covers("worker:W47")
 def test_W47_a_forked_child_holds_nothing_of_the_parents() -> None:
     seen = play(
         """
@@ -384,6 +401,7 @@ def test_W47_a_forked_child_holds_nothing_of_the_parents() -> None:
     assert seen.text("a") == "parent goes on\n"
 
 
+@pytest.mark.covers("worker:W45")
 def test_W45_fork_while_other_threads_print() -> None:
     seen = play(
         """
@@ -407,6 +425,7 @@ def test_W45_fork_while_other_threads_print() -> None:
     assert seen.text("a", "stderr").splitlines() == [f"child {n}" for n in range(20)]
 
 
+@pytest.mark.covers("worker:W46")
 def test_W46_the_streams_are_complete() -> None:
     seen = play(
         """
@@ -464,6 +483,7 @@ def test_W46_the_streams_are_complete() -> None:
     ]
 
 
+@pytest.mark.covers("worker:W46")
 def test_W46_handlers_made_at_import_warnings_and_redirection_behave() -> None:
     seen = play(
         """
@@ -590,6 +610,7 @@ def test_exceptions_of_a_users_signal_handler_inside_prints_tear_and_block_nothi
     assert seen.log() == "hits 500\n"
 
 
+@pytest.mark.covers("worker:W27")
 def test_W27_a_cancel_that_comes_while_a_print_waits_for_room_ends_the_wait() -> None:
     """The parent reads nothing until the cancel was raised in user code."""
     cancelled_r, cancelled_w = os.pipe()
@@ -658,6 +679,7 @@ def test_a_closed_descriptor_does_not_spin_or_stop_the_rest() -> None:
     assert seen.text("b") == "still\n"
 
 
+@pytest.mark.covers("D30")
 def test_D30_the_last_words_of_the_interpreter_arrive() -> None:
     seen = play(
         """

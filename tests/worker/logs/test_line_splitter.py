@@ -24,6 +24,7 @@ def test_many_lines_written_together_are_one_piece() -> None:
     assert feed("a\nb\nc\nrest") == ["a\nb\nc\n"]
 
 
+@pytest.mark.covers("worker:W41")
 def test_W41_carriage_return_sends_what_is_there() -> None:
     assert feed("\r 10%", "\r 20%", "\r\n") == ["\r", " 10%\r", " 20%\r\n"]
 
@@ -45,6 +46,7 @@ def test_unfinished_line_goes_at_64_KiB() -> None:
     assert list(lines.finish()) == ["b"]
 
 
+@pytest.mark.covers("worker:W19")
 @pytest.mark.parametrize("unit", ["a", "\x00", "\u20ac", "\U0001f600", "\\", "\n", "a\n", "\r"])
 def test_W19_no_piece_is_over_1_MiB_after_encoding(unit: str) -> None:
     text = unit * (3 * 2**20 // len(unit.encode()))
@@ -55,6 +57,7 @@ def test_W19_no_piece_is_over_1_MiB_after_encoding(unit: str) -> None:
         assert len(msgspec.json.encode(LogLine(LogSource.STDOUT, piece))) <= MAX_LOG_PIECE
 
 
+@pytest.mark.covers("D25")
 @pytest.mark.parametrize("size", [MAX_LOG_LINE - len(TRUNCATED), MAX_LOG_LINE - 1, MAX_LOG_LINE])
 @pytest.mark.parametrize("step", [10**7, 50_000])
 def test_D25_a_line_of_up_to_4_MiB_is_whole(size: int, step: int) -> None:
@@ -62,6 +65,7 @@ def test_D25_a_line_of_up_to_4_MiB_is_whole(size: int, step: int) -> None:
     assert "".join(feed(*(text[at : at + step] for at in range(0, len(text), step)))) == text
 
 
+@pytest.mark.covers("D25")
 @pytest.mark.parametrize("size", [MAX_LOG_LINE + 1, MAX_LOG_LINE + 100, 9 * 2**20])
 @pytest.mark.parametrize("step", [10**8, 50_000])
 def test_D25_a_longer_line_is_cut_and_says_so(size: int, step: int) -> None:
@@ -73,6 +77,7 @@ def test_D25_a_longer_line_is_cut_and_says_so(size: int, step: int) -> None:
     assert cut == "x" * (MAX_LOG_LINE - len(TRUNCATED)) + TRUNCATED
 
 
+@pytest.mark.covers("D25")
 def test_D25_the_cut_never_splits_a_character() -> None:
     got = "".join(feed("a" + "\u20ac" * (2 * 2**20) + "\n"))
     assert got.endswith("\u20ac" + TRUNCATED + "\n")
@@ -97,10 +102,12 @@ def test_finish_forgets_that_a_line_was_cut() -> None:
     assert list(lines.feed("new\n")) == ["new\n"]
 
 
+@pytest.mark.covers("worker:W46")
 def test_W46_lone_surrogates_are_escaped() -> None:
     assert feed("a\udc80\u20ac\n") == ["a\\udc80\u20ac\n"]
 
 
+@pytest.mark.covers("worker:W44")
 def test_W44_characters_across_reads_are_whole() -> None:
     data = "naïve \u20ac \U0001f600\n".encode()
     for cut in range(len(data) + 1):

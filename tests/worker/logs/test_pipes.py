@@ -81,6 +81,7 @@ def test_a_full_pipe_is_drained_whole(ends: Ends) -> None:
     assert len(ends.text()) == size
 
 
+@pytest.mark.covers("worker:W44")
 async def test_W44_an_unfinished_line_goes_200_ms_after_its_beginning(
     ends: Ends, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -98,6 +99,7 @@ async def test_W44_an_unfinished_line_goes_200_ms_after_its_beginning(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.covers("worker:W44")
 async def test_W44_the_same_when_drain_has_read_it(ends: Ends, autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ends.pipes.pump, OUT)

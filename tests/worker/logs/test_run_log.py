@@ -62,6 +62,7 @@ def test_a_print_is_one_message() -> None:
     assert sent == [LogLine(OUT, "hello\n")]
 
 
+@pytest.mark.covers("worker:W40")
 def test_W40_unfinished_lines_leave_with_their_run_before_it_is_closed() -> None:
     sent: list[LogLine] = []
     one = run_log(sent)
@@ -92,6 +93,7 @@ def test_flush_is_of_one_stream() -> None:
     assert sent == [LogLine(OUT, "10%")]
 
 
+@pytest.mark.covers("worker:W46")
 def test_W46_bytes_and_text_share_one_line() -> None:
     sent: list[LogLine] = []
     one = run_log(sent)
@@ -111,6 +113,7 @@ def test_text_from_the_pipes_does_not_mix_with_an_unfinished_line() -> None:
     assert [line.data for line in sent] == ["from C\n", "python\n"]
 
 
+@pytest.mark.covers("worker:W42")
 def test_W42_late_text_goes_to_the_service_log_with_the_old_id(service: Service) -> None:
     sent: list[LogLine] = []
     one = run_log(sent)
@@ -215,6 +218,7 @@ def test_threads_that_print_lose_nothing_and_end_in_time() -> None:
     os.close(service.write_end)
 
 
+@pytest.mark.covers("worker:W27")
 def test_W27_a_print_from_inside_a_print_is_queued_behind_it() -> None:
     """As a ``__del__`` that the garbage collector runs in the middle of a write."""
     sent: list[LogLine] = []

@@ -36,6 +36,7 @@ def seen_by(make: Callable[[Callable[[], None]], threading.Thread]) -> str:
     return seen[0]
 
 
+@pytest.mark.covers("worker:W42")
 def test_W42_threads_timers_and_subclasses() -> None:
     class Sub(threading.Thread):
         def __init__(self, target: Callable[[], None]) -> None:
@@ -80,6 +81,7 @@ def test_a_thread_that_can_not_start_is_left_as_it_was() -> None:
     assert "run" not in vars(thread)
 
 
+@pytest.mark.covers("worker:W42")
 def test_W42_a_pools_job_is_its_submitters_and_its_threads_are_nobodys() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(var.get).result(LIMIT) == "mine"

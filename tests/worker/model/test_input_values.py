@@ -33,6 +33,7 @@ def value_of(kind: Any, value: Any, **rest: Any) -> Any:
     return coerce_value(Parameter("x", kind, **rest), value, {})
 
 
+@pytest.mark.covers("sdk:W10")
 @pytest.mark.parametrize(
     ("kind", "value", "seen"),
     [
@@ -86,6 +87,7 @@ def test_a_literal_needs_its_kind_alone() -> None:
     assert (got, type(got)) == (2, int)
 
 
+@pytest.mark.covers("sdk:W7")
 def test_W7_secrets_also_in_lists() -> None:
     secret = value_of("secret", "k")
     assert isinstance(secret, sdk.Secret)
@@ -95,6 +97,7 @@ def test_W7_secrets_also_in_lists() -> None:
     assert value_of("secret", secret) is secret
 
 
+@pytest.mark.covers("worker:W55")
 def test_paths_are_the_downloaded_files() -> None:
     parameters = [Parameter("one", "path"), Parameter("many", "path", many=True)]
     given = {"one": "http://h/a", "many": ["data:,b", "HTTP://h/a"]}
@@ -118,6 +121,7 @@ def test_only_parameters_of_kind_path_have_sources() -> None:
     )
 
 
+@pytest.mark.covers("sdk:W3")
 def test_W3_a_default_that_is_a_url_is_downloaded_when_left_out() -> None:
     url = Parameter("p", "path", default="https://h/a.png", required=False)
     local = Parameter("q", "path", default="a.png", required=False)
@@ -141,6 +145,7 @@ def test_files_are_opened_lazily_or_at_once() -> None:
     assert remote.name == "a b.txt"
 
 
+@pytest.mark.covers("worker:W57")
 def test_W57_bad_base64_names_the_input() -> None:
     for kind, value, place in (("file", "data:;base64,a", "x"), ("file", ["data:,", "data:;base64,!"], "x[1]")):
         with pytest.raises(InputError) as caught:
@@ -180,6 +185,7 @@ def test_data_urls(url: str, data: bytes) -> None:
     assert decode_data_url(url) == data
 
 
+@pytest.mark.covers("worker:W57")
 @pytest.mark.parametrize(
     "url",
     ["data:", "data:;base64", "data:;base64,a", "data:;base64,a*==", "data:;base64,a\u00e9==", "data:;base64,-_-_"],

@@ -29,6 +29,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Models]:
     yield from opened_models(tmp_path, monkeypatch)
 
 
+@pytest.mark.covers("sdk:58")
 def test_row_58_runner_wins_and_says_so(models: Models) -> None:
     old = PLAIN.replace("Runner(", "Predictor(").replace("run", "predict")
     with pytest.warns(UserWarning, match="Runner is used"):
@@ -37,6 +38,7 @@ def test_row_58_runner_wins_and_says_so(models: Models) -> None:
     assert type(model.call.__self__).__name__ == "Runner"  # type: ignore[attr-defined]
 
 
+@pytest.mark.covers("sdk:58")
 def test_row_58_predictor_alone(models: Models) -> None:
     with pytest.warns(DeprecationWarning, match="Predictor") as told:
         model = load(
@@ -52,12 +54,14 @@ def test_row_58_predictor_alone(models: Models) -> None:
     }
 
 
+@pytest.mark.covers("sdk:58")
 def test_row_58_a_runner_that_is_none_gives_way_to_predictor(models: Models) -> None:
     source = "class Runner:\n    pass\nclass Predictor:\n    def run(self) -> int:\n        return 3\n"
     with pytest.warns(DeprecationWarning, match="Predictor is deprecated"):
         assert load(models.write(source)).call() == 3
 
 
+@pytest.mark.covers("sdk:58")
 @pytest.mark.parametrize(
     ("source", "error", "text"),
     [
@@ -83,6 +87,7 @@ def test_row_58_what_is_no_model(source: str, error: type[Exception], text: str,
         load(models.write(PRELUDE + source))
 
 
+@pytest.mark.covers("sdk:58")
 @pytest.mark.parametrize(
     "source",
     [
@@ -98,6 +103,7 @@ def test_row_58_what_is_one(source: str, models: Models) -> None:
     assert load(models.write(PRELUDE + source)).call() == 3
 
 
+@pytest.mark.covers("sdk:58")
 @pytest.mark.parametrize(
     "source",
     [
@@ -149,6 +155,7 @@ def test_names_that_would_hide_others(name: str, models: Models) -> None:
     assert sys.modules["cog"] is cog
 
 
+@pytest.mark.covers("sdk:W25")
 def test_W25_relative_imports_work_in_packages(models: Models) -> None:
     models.write("", "outer_pkg/__init__.py")
     models.write("", "outer_pkg/inner/__init__.py")
@@ -232,6 +239,7 @@ def test_kinds_of_objects(models: Models) -> None:
 ASYNC = "class Runner:\n    {}\n    async def run(self) -> int: ...\n"
 
 
+@pytest.mark.covers("sdk:W30")
 def test_W30_concurrency(models: Models) -> None:
     assert models.load(ASYNC.format("")).concurrency == 1
     assert models.load(ASYNC.format("@concurrent(max=4)")).concurrency == 4
@@ -242,11 +250,13 @@ def test_W30_concurrency(models: Models) -> None:
     assert models.load(PLAIN, max_concurrency=1).concurrency == 1
 
 
+@pytest.mark.covers("D33")
 def test_D33_sync_models_have_one_slot(models: Models) -> None:
     with pytest.raises(ValueError, match=r"COG_MAX_CONCURRENCY > 1 needs an async run\(\) or predict\(\)"):
         models.load(PLAIN, max_concurrency=2)
 
 
+@pytest.mark.covers("sdk:W20", "sdk:59")
 @pytest.mark.parametrize(
     ("parameters", "given", "expected"),
     [
@@ -276,6 +286,7 @@ def test_row_59_W20_weights(
     assert weights is None or isinstance(weights, kind)
 
 
+@pytest.mark.covers("sdk:W20")
 def test_W20_weights_as_files(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     source = (
         "class Runner:\n    def setup(self, weights: File):\n        self.got = weights\n"
@@ -321,6 +332,7 @@ class Trainer:
 """
 
 
+@pytest.mark.covers("sdk:W19", "sdk:60")
 def test_row_60_W19_a_class_with_setup_and_train(models: Models) -> None:
     model = models.load(TRAINER, "Trainer", train=True)
     assert model.inputs.component == "TrainingInput"
@@ -344,6 +356,7 @@ def test_one_instance_for_both_references_to_one_class(models: Models) -> None:
     assert found.train.setup is None  # it has been called for the prediction
 
 
+@pytest.mark.covers("D18")
 def test_D18_sync_training_beside_an_async_run(models: Models) -> None:
     file = models.write(PRELUDE + ASYNC.format("") + "def train(x: int) -> int: ...\n")
     with pytest.raises(TypeError, match="async def"):
@@ -370,12 +383,14 @@ def test_the_parents_table(models: Models) -> None:
     assert model.extra
 
 
+@pytest.mark.covers("http:W43", "D1")
 def test_D1_values_win_over_defaults_also_null(models: Models) -> None:
     model = models.run("x: Optional[int] = 5, y: Any = 2")
     assert model.bind({"x": None, "y": None}) == ([], {"x": None, "y": None})
     assert model.bind({}) == ([], {"x": 5, "y": 2})
 
 
+@pytest.mark.covers("sdk:W3")
 @pytest.mark.parametrize(
     ("parameter", "expected"),
     [
@@ -396,6 +411,7 @@ def test_W3_defaults_have_the_declared_type(parameter: str, expected: Any, model
     assert type(found) is type(expected)
 
 
+@pytest.mark.covers("sdk:W3")
 def test_W3_defaults_of_files(models: Models) -> None:
     name = models.write("hi", "default.txt")
     model = models.run(f"x: File = 'data:,hi', y: File = 'https://h/a', z: File = '{name}'")
@@ -523,6 +539,7 @@ def test_both_are_set_up_unless_they_are_one(models: Models) -> None:
     assert alone.main is alone.train
 
 
+@pytest.mark.covers("sdk:W29")
 def test_W29_a_bundled_document_helps_where_the_code_tells_nothing(models: Models) -> None:
     untyped = "x, p=Input(default=[]), c=Input(default='a')"
     with pytest.raises(TypeError):

@@ -142,6 +142,7 @@ TABLE: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.covers("lesson:63")
 @pytest.mark.parametrize(("value", "result"), TABLE, ids=lambda value: type(value).__name__)
 def test_the_table(outputs: OutputEncoder, value: Any, result: Any) -> None:
     got = encoded(outputs, value)
@@ -150,6 +151,7 @@ def test_the_table(outputs: OutputEncoder, value: Any, result: Any) -> None:
     assert not outputs.not_finite
 
 
+@pytest.mark.covers("sdk:W10")
 def test_W10_digits_are_exact(outputs: OutputEncoder) -> None:
     assert outputs.item(10**4000) == b"1" + b"0" * 4000
     assert outputs.item({"a": [-(10**40)]}) == b'{"a":[-1' + b"0" * 40 + b"]}"
@@ -158,6 +160,7 @@ def test_W10_digits_are_exact(outputs: OutputEncoder) -> None:
         outputs.item({"a": 10**5000})
 
 
+@pytest.mark.covers("D15", "lesson:63")
 @pytest.mark.parametrize(
     ("value", "result"),
     [
@@ -182,6 +185,7 @@ def test_finite_numbers_whose_sum_is_not(outputs: OutputEncoder) -> None:
     assert not outputs.not_finite
 
 
+@pytest.mark.covers("lesson:63")
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -248,6 +252,7 @@ def test_a_returned_path_stays_where_it_is(outputs: OutputEncoder, tmp_path: pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.covers("worker:W49")
 def test_W49_paths_are_made_absolute(
     outputs: OutputEncoder, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +261,7 @@ def test_W49_paths_are_made_absolute(
     assert outputs.item(pathlib.Path("a.txt")) == FileItem(str(tmp_path / "a.txt"))
 
 
+@pytest.mark.covers("worker:W68")
 def test_W68_a_yielded_file_is_a_copy(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "frame.png"
     items = []
@@ -272,6 +278,7 @@ def test_W68_a_yielded_file_is_a_copy(outputs: OutputEncoder, tmp_path: pathlib.
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.covers("worker:W68")
 def test_W68_copied_where_the_kernel_refuses(
     outputs: OutputEncoder, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +297,7 @@ def test_W68_copied_where_the_kernel_refuses(
     assert pathlib.Path(item.path).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.covers("worker:W68")
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux")
 def test_W68_a_file_that_tells_its_size_as_nothing(outputs: OutputEncoder) -> None:
     item = outputs.item(pathlib.Path("/proc/self/status"), yielded=True)
@@ -297,6 +305,7 @@ def test_W68_a_file_that_tells_its_size_as_nothing(outputs: OutputEncoder) -> No
     assert b"Pid:" in pathlib.Path(item.path).read_bytes()
 
 
+@pytest.mark.covers("worker:W48")
 @pytest.mark.parametrize("yielded", [False, True])
 def test_W48_a_missing_file_fails_by_name(outputs: OutputEncoder, tmp_path: pathlib.Path, yielded: bool) -> None:
     for value in (tmp_path / "gone.png", {"a": tmp_path / "gone.png"}):
@@ -312,6 +321,7 @@ def test_what_is_no_regular_file(outputs: OutputEncoder, tmp_path: pathlib.Path)
         outputs.item(tmp_path)
 
 
+@pytest.mark.covers("lesson:32")
 def test_open_files_are_read_from_the_start(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"sound")
     with open(tmp_path / "a.wav", "rb") as file, tempfile.NamedTemporaryFile(suffix=".txt") as temporary:
@@ -354,6 +364,7 @@ def test_a_name_with_an_odd_extension(outputs: OutputEncoder) -> None:
     assert os.path.basename(item.path) == "0.bin"
 
 
+@pytest.mark.covers("worker:W51")
 def test_W51_files_inside_a_value_are_told_by_their_places(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.png").write_bytes(b"png")
     path = sdk.Path(tmp_path / "a.png")
@@ -370,6 +381,7 @@ def test_W51_files_inside_a_value_are_told_by_their_places(outputs: OutputEncode
     assert encoded(outputs, {"a": None}) == {"a": None}, "an item without files after one with"
 
 
+@pytest.mark.covers("worker:W51")
 def test_W51_a_file_whose_key_is_overwritten_is_dropped(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
@@ -377,11 +389,13 @@ def test_W51_a_file_whose_key_is_overwritten_is_dropped(outputs: OutputEncoder, 
     assert composed(outputs, value) == {"1": ["b", "b"]}
 
 
+@pytest.mark.covers("worker:W48")
 def test_W48_a_missing_file_inside_a_value_is_named(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError, match="gone"):
         outputs.item({"a": tmp_path / "gone"})
 
 
+@pytest.mark.covers("worker:W68")
 def test_W68_a_yielded_file_inside_a_value_is_copied(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.txt").write_text("first")
     item = outputs.item({"a": tmp_path / "a.txt"}, yielded=True)
@@ -392,6 +406,7 @@ def test_W68_a_yielded_file_inside_a_value_is_copied(outputs: OutputEncoder, tmp
     assert os.path.basename(file.path) == "a.txt"
 
 
+@pytest.mark.covers("worker:W69")
 def test_W69_a_url_is_the_output(outputs: OutputEncoder) -> None:
     url = sdk.Path.validate("https://nobody.invalid/a.png")
     assert encoded(outputs, url) == "https://nobody.invalid/a.png"

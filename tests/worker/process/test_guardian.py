@@ -41,6 +41,7 @@ def members(group: int) -> set[int]:
     return found
 
 
+@pytest.mark.covers("worker:W8", "D29")
 async def test_W8_D29_end_of_the_parent_while_the_gil_is_held(tmp_path: Path) -> None:
     async with open_worker(tmp_path, HOG) as parent:
         await parent.predict()
@@ -51,6 +52,7 @@ async def test_W8_D29_end_of_the_parent_while_the_gil_is_held(tmp_path: Path) ->
         await gone(int(log.data.split()[1]))
 
 
+@pytest.mark.covers("worker:W9")
 async def test_W9_children_are_gone_when_the_worker_was_killed(tmp_path: Path) -> None:
     async with open_worker(tmp_path, HOG) as parent:
         await parent.predict()
@@ -91,6 +93,7 @@ def start_forking_parent(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
 
 
+@pytest.mark.covers("D29")
 async def test_D29_parent_killed_while_a_forked_child_of_it_holds_all_its_descriptors(tmp_path: Path) -> None:
     with start_forking_parent(tmp_path) as parent:
         try:

@@ -59,6 +59,7 @@ async def test_start_says_who_it_is_and_then_ready(tmp_path: Path) -> None:
         assert ready.slots == (0,)
 
 
+@pytest.mark.covers("D21")
 async def test_D21_describe_stops_before_setup(tmp_path: Path) -> None:
     source = """
         from cog import BaseRunner
@@ -92,6 +93,7 @@ FAILING = {
 }
 
 
+@pytest.mark.covers("worker:W6")
 @pytest.mark.parametrize("case", FAILING)
 async def test_W6_failed_setup_keeps_its_log_and_traceback(tmp_path: Path, case: str) -> None:
     source, error = FAILING[case]
@@ -108,6 +110,7 @@ async def test_W6_failed_setup_keeps_its_log_and_traceback(tmp_path: Path, case:
         assert "cog_trio/worker" not in log
 
 
+@pytest.mark.covers("D33")
 async def test_D33_sync_model_with_more_slots(tmp_path: Path) -> None:
     async with open_worker(tmp_path, ECHO, ready=False) as parent:
         await parent.tell(Init(predict_ref="predict.py", max_concurrency=2))
@@ -120,6 +123,7 @@ async def test_protocol_version_mismatch_fails_setup(tmp_path: Path) -> None:
         assert "protocol version 99" in (await parent.hear(Failed)).error
 
 
+@pytest.mark.covers("worker:W7")
 async def test_W7_every_line_of_setup_comes_before_ready(tmp_path: Path) -> None:
     source = """
         import os
@@ -138,6 +142,7 @@ async def test_W7_every_line_of_setup_comes_before_ready(tmp_path: Path) -> None
         assert sorted(lines[20_000:]) == ["child", "no end", "raw"]
 
 
+@pytest.mark.covers("worker:W47")
 async def test_W47_children_get_no_descriptor_of_ours_and_stdin_is_empty(tmp_path: Path) -> None:
     code = """
 import os, subprocess
@@ -151,6 +156,7 @@ def run():
         assert sockets == 0, held
 
 
+@pytest.mark.covers("worker:W12")
 async def test_W12_polite_signals_are_ignored_but_children_can_be_terminated(tmp_path: Path) -> None:
     code = """
 import multiprocessing, os, signal, subprocess, time
@@ -172,6 +178,7 @@ def run():
 # The parent breaks the protocol.
 
 
+@pytest.mark.covers("worker:W16")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -192,6 +199,7 @@ async def test_W16_a_bad_frame_costs_its_slot_and_is_told(tmp_path: Path, frame:
         assert (await parent.run({"x": 7}, slot=1)).outputs == [7]
 
 
+@pytest.mark.covers("worker:W15")
 async def test_W15_predict_for_a_busy_slot_is_answered_and_its_run_is_ended(tmp_path: Path) -> None:
     code = """
 import time
@@ -212,6 +220,7 @@ def run():
         await until(flag.exists)
 
 
+@pytest.mark.covers("worker:W17")
 async def test_W17_slot_closed_by_the_parent_is_told(tmp_path: Path) -> None:
     async with open_worker(tmp_path, "async def Runner() -> int:\n    return 1", max_concurrency=2) as parent:
         await parent.lines[1].channel.aclose()
@@ -240,6 +249,7 @@ async def test_sockets_that_do_not_come_as_agreed(tmp_path: Path) -> None:
 IDLE, RUN, SETUP, CLEANUP = "idle", "run", "setup", "cleanup"
 
 
+@pytest.mark.covers("worker:W8")
 @pytest.mark.parametrize("state", [IDLE, RUN, SETUP, CLEANUP])
 async def test_W8_end_of_control_kills_the_group_in_every_state(tmp_path: Path, state: str) -> None:
     source = """
@@ -276,6 +286,7 @@ async def test_W8_end_of_control_kills_the_group_in_every_state(tmp_path: Path, 
         await until(lambda: not alive(child))
 
 
+@pytest.mark.covers("D30")
 async def test_D30_shutdown_runs_atexit_and_is_heard_to_the_last(tmp_path: Path) -> None:
     source = """
         import atexit, os, threading, time
@@ -350,6 +361,7 @@ async def test_input_errors_are_failures_that_name_the_field(tmp_path: Path) -> 
         assert (await parent.run({"image": "data:,hello"})).outputs == ["hello"]
 
 
+@pytest.mark.covers("D23")
 async def test_field_lesson_8_cancel_cuts_a_download(tmp_path: Path) -> None:
     source = "from cog import Path\ndef Runner(image: Path) -> str:\n    return image.read_text()"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes the connection, never answers
@@ -364,6 +376,7 @@ async def test_field_lesson_8_cancel_cuts_a_download(tmp_path: Path) -> None:
             assert (await parent.run({"image": "data:,hello"})).outputs == ["hello"]
 
 
+@pytest.mark.covers("worker:W64")
 async def test_W64_stuck_sync_health_check_is_told_at_once_and_control_goes_on(tmp_path: Path) -> None:
     source = """
         import time
@@ -418,6 +431,7 @@ async def test_sync_health_check_beside_a_run(tmp_path: Path) -> None:
         assert LogSource.STDERR not in [m.source for m in parent.heard if isinstance(m, Log)]
 
 
+@pytest.mark.covers("worker:W65")
 async def test_W65_no_health_check_is_healthy_without_the_model(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
         predict = await parent.predict({"code": "import time\ndef run():\n    print('go')\n    time.sleep(30)"})

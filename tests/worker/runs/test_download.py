@@ -125,6 +125,7 @@ def content(path: str) -> bytes:
     return pathlib.Path(path).read_bytes()
 
 
+@pytest.mark.covers("lesson:31")
 async def test_files_by_name_and_content(server: FileServer, folder: str) -> None:
     big = os.urandom(3 * PIECE + 17)
     urls = [
@@ -156,6 +157,7 @@ async def test_files_by_name_and_content(server: FileServer, folder: str) -> Non
     assert gone(folder)
 
 
+@pytest.mark.covers("lesson:31")
 async def test_names_are_at_most_200_bytes(server: FileServer, folder: str) -> None:
     (path,) = await get(folder, server.add("/" + "n" * 300 + ".png", b"x"))
     name = os.path.basename(path)
@@ -204,6 +206,7 @@ async def test_eight_at_once_and_no_more(folder: str) -> None:
     assert [content(path) for path in paths] == [f"/{n}".encode() for n in range(20)]
 
 
+@pytest.mark.covers("worker:W56")
 @pytest.mark.parametrize(
     ("url", "why"),
     [

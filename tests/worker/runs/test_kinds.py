@@ -46,6 +46,7 @@ async def run_all(folder: Path, kind: str, codes: dict[str, str]) -> dict[str, O
         return outcomes
 
 
+@pytest.mark.covers("worker:W19", "worker:W31", "worker:W34", "worker:W38", "worker:W48", "worker:W52")
 @pytest.mark.parametrize("kind", CODES)
 async def test_W19_W31_W34_W38_W48_W52_the_same_failures(tmp_path: Path, kind: str) -> None:
     outcomes = await run_all(
@@ -61,6 +62,7 @@ async def test_W19_W31_W34_W38_W48_W52_the_same_failures(tmp_path: Path, kind: s
             assert ours not in text, code
 
 
+@pytest.mark.covers("worker:W12", "worker:W45", "worker:W47", "worker:W52")
 @pytest.mark.parametrize("kind", CODES)
 async def test_W12_W45_W47_W52_the_same_values(tmp_path: Path, kind: str) -> None:
     for code, outcome in (await run_all(tmp_path, kind, {code: code for code in VALUES})).items():
@@ -88,6 +90,7 @@ BLOCKS: Final = """
 """
 
 
+@pytest.mark.covers("worker:W32")
 @pytest.mark.parametrize(("mark", "lib"), [("", "asyncio"), ("@cog.trio", "trio")])
 async def test_W32_a_check_that_blocks_the_loop_is_interrupted_at_its_limit(
     tmp_path: Path, mark: str, lib: str

@@ -35,6 +35,7 @@ async def goes_on(parent: Parent) -> None:
 RAISED = ("ValueError('x')", "SystemExit(3)", "KeyboardInterrupt", "GeneratorExit", "type('B', (BaseException,), {})")
 
 
+@pytest.mark.covers("worker:W38")
 @BOTH
 async def test_W38_an_exception_whose_text_raises(tmp_path: Path, model: str) -> None:
     async with open_worker(tmp_path, model) as parent:
@@ -56,6 +57,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.covers("worker:W38")
 @BOTH
 async def test_W38_failures_of_odd_kinds(tmp_path: Path, model: str) -> None:
     async with open_worker(tmp_path, model) as parent:
@@ -68,6 +70,7 @@ async def test_W38_failures_of_odd_kinds(tmp_path: Path, model: str) -> None:
 STREAMS = ("del sys.stdout", "sys.stdout = None", "sys.stdout = Odd()", "sys.__stdout__ = Odd()")
 
 
+@pytest.mark.covers("worker:W46")
 @BOTH
 async def test_W46_streams_that_are_gone_or_bite(tmp_path: Path, model: str) -> None:
     code = """
@@ -96,6 +99,7 @@ AT_THE_END = (
 )
 
 
+@pytest.mark.covers("worker:W26", "worker:W30")
 @BOTH
 async def test_W26_W30_code_of_the_models_that_runs_at_the_end_can_be_cancelled(tmp_path: Path, model: str) -> None:
     async with open_worker(tmp_path, model) as parent:
@@ -107,6 +111,7 @@ async def test_W26_W30_code_of_the_models_that_runs_at_the_end_can_be_cancelled(
         await goes_on(parent)
 
 
+@pytest.mark.covers("worker:W28")
 async def test_W28_a_hook_of_the_models_in_place_of_ours(tmp_path: Path) -> None:
     code = """
 import sys, time
@@ -132,6 +137,7 @@ STARTS = (
 )
 
 
+@pytest.mark.covers("worker:W30")
 async def test_W30_a_blocking_call_in_a_task_that_the_run_started(tmp_path: Path) -> None:
     code = """
 import asyncio, time
@@ -268,6 +274,7 @@ class Runner:
         assert await parent.leave() == 0
 
 
+@pytest.mark.covers("worker:W34")
 @pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_W34_a_health_check_that_raises_anything_is_answered_and_asked_again(tmp_path: Path, kind: str) -> None:
     source = f"""

@@ -17,6 +17,7 @@ def client(nursery: trio.Nursery, *, loopback: bool = True, cors: tuple[str, ...
     return connect(nursery, app_of(InstantService(), settings, loopback=loopback))
 
 
+@pytest.mark.covers("D41")
 @pytest.mark.parametrize("loopback", [True, False])
 @pytest.mark.parametrize(
     ("method", "path"),
@@ -31,6 +32,7 @@ async def test_D41_a_foreign_origin_is_403_on_what_changes(
     assert "origin" in response.json["detail"]
 
 
+@pytest.mark.covers("D41")
 async def test_D41_reading_is_open_to_any_origin(nursery: trio.Nursery) -> None:
     for method in ("GET", "HEAD"):
         response = await client(nursery).request(method, "/health-check", b"", FOREIGN)
@@ -38,6 +40,7 @@ async def test_D41_reading_is_open_to_any_origin(nursery: trio.Nursery) -> None:
         assert "access-control-allow-origin" not in response.headers
 
 
+@pytest.mark.covers("D41")
 @pytest.mark.parametrize(
     ("host", "origin"),
     [
@@ -52,6 +55,7 @@ async def test_D41_our_own_origin_passes(nursery: trio.Nursery, host: str, origi
     assert response.status == 200
 
 
+@pytest.mark.covers("D41")
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8393", "127.0.0.1.evil.example", "192.168.1.7", "127.1.evil"]
 )
@@ -64,6 +68,7 @@ async def test_D41_a_foreign_host_on_loopback_is_403(nursery: trio.Nursery, host
     assert response.status == 200
 
 
+@pytest.mark.covers("D41")
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:1", "a.localhost", "127.0.0.1", "127.9.9.9:5", "[::1]:5", "", "localhost."]
 )
@@ -71,6 +76,7 @@ async def test_D41_loopback_names_pass(nursery: trio.Nursery, host: str) -> None
     assert (await client(nursery).request("GET", "/", b"", f"host: {host}")).status == 200
 
 
+@pytest.mark.covers("D41")
 async def test_D41_cors_origin_by_setting(nursery: trio.Nursery) -> None:
     page = "https://page.example"
     connected = client(nursery, cors=(page,))
@@ -88,6 +94,7 @@ async def test_D41_cors_origin_by_setting(nursery: trio.Nursery) -> None:
     assert (await connected.request("POST", "/predictions", b"{}", FOREIGN)).status == 403
 
 
+@pytest.mark.covers("http:W18", "D41")
 async def test_D41_a_refused_create_reaches_nobody(nursery: trio.Nursery) -> None:
     service = FakeService()
     response = await connect(nursery, app_of(service)).request("POST", "/predictions", b"{}", FOREIGN)

@@ -7,6 +7,7 @@ import pytest
 from cog_trio.transport.http.api.request_headers import Preference, is_json, preference, trace, wants_stream
 
 
+@pytest.mark.covers("lesson:49")
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -31,6 +32,7 @@ def test_preference(value: bytes, expected: Preference) -> None:
     assert preference(value) == expected
 
 
+@pytest.mark.covers("lesson:49")
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

@@ -33,6 +33,7 @@ async def ask(client: Client, method: str, path: str, body: object = b"", *heade
     return await client.request(method, path, raw, *headers)
 
 
+@pytest.mark.covers("http:W26")
 @pytest.mark.parametrize(
     ("modes", "named"),
     [({Mode.PREDICT}, {"predictions"}), ({Mode.TRAIN}, {"trainings"}), (set(Mode), {"predictions", "trainings"})],
@@ -56,6 +57,7 @@ async def test_a_family_creates_its_own_kind(client: Client, service: FakeServic
     assert [service.predictions[id].mode for id in "ab"] == [family.mode] * 2
 
 
+@pytest.mark.covers("http:W26")
 @BOTH
 async def test_W26_a_family_without_a_function_is_404_with_a_text(
     client: Client, service: FakeService, family: RouteFamily
@@ -69,6 +71,7 @@ async def test_W26_a_family_without_a_function_is_404_with_a_text(
     assert (await ask(client, "GET", family.path)).status == 405
 
 
+@pytest.mark.covers("D18")
 @BOTH
 async def test_reads_joins_and_cancels_go_by_the_id_alone(
     client: Client, service: FakeService, family: RouteFamily
@@ -107,6 +110,7 @@ async def test_streams_of_trainings_are_406(client: Client, service: FakeService
     assert list(service.predictions) == ["running"]
 
 
+@pytest.mark.covers("D7")
 async def test_D7_503_comes_before_406(client: Client, service: FakeService) -> None:
     service.ready = False
     assert (await ask(client, "POST", "/trainings", {}, SSE)).status == 503

@@ -116,6 +116,7 @@ def running(service: FakeService, id: str = "a", **options: Any) -> Prediction:
 # What is sent.
 
 
+@pytest.mark.covers("http:W32", "lesson:47")
 async def test_each_event_as_the_specification_has_it(service: FakeService, client: Client) -> None:
     prediction, stream = await created(service, client)
     assert {name: stream.headers.get(name) for name in ("cache-control", "x-accel-buffering", "vary")} == {
@@ -187,6 +188,7 @@ async def test_the_first_event_leaves_with_the_head_and_all_that_waits_with_one_
     assert len(sent) == 1
 
 
+@pytest.mark.covers("lesson:47")
 async def test_silence_is_filled_with_comments(service: FakeService, client: Client, autojump_clock: Clock) -> None:
     prediction, stream = await created(service, client)
     assert (await stream.event()).name == "start"
@@ -213,6 +215,7 @@ async def refused(client: Client, method: str = "PUT", path: str = "/predictions
     return response
 
 
+@pytest.mark.covers("http:W12")
 async def test_W12_not_ready_comes_before_not_offered(service: FakeService, client: Client) -> None:
     service.ready = service.streaming = False
     assert (await refused(client)).status == 503
@@ -225,6 +228,7 @@ async def test_W12_not_ready_comes_before_not_offered(service: FakeService, clie
     assert (await refused(client, "GET")).status == 406
 
 
+@pytest.mark.covers("lesson:46")
 async def test_other_refusals(service: FakeService, client: Client) -> None:
     service.refusal = InvalidInput([{"loc": ["body", "input", "n"], "msg": "Field required", "type": "x"}])
     assert (await refused(client)).status == 422
@@ -236,6 +240,7 @@ async def test_other_refusals(service: FakeService, client: Client) -> None:
     assert service.calls == []
 
 
+@pytest.mark.covers("D18")
 async def test_trainings_do_not_stream(service: FakeService, client: Client) -> None:
     service.modes = {Mode.PREDICT, Mode.TRAIN}
     text = "Training endpoints do not support streaming responses."
@@ -247,6 +252,7 @@ async def test_trainings_do_not_stream(service: FakeService, client: Client) -> 
     assert (await refused(client, "PUT", "/predictions/t")).status == 406
 
 
+@pytest.mark.covers("http:W21")
 async def test_W21_accept_with_q_0_is_no_stream(nursery: trio.Nursery, service: FakeService, client: Client) -> None:
     await client.send(request("PUT", "/predictions/a", b"{}", "accept: text/event-stream;q=0"))
     await service.created.wait()
@@ -258,6 +264,7 @@ async def test_W21_accept_with_q_0_is_no_stream(nursery: trio.Nursery, service: 
 # Joining and going on.
 
 
+@pytest.mark.covers("D2")
 async def test_D2_put_of_a_running_id_replays_and_follows(service: FakeService, client: Client) -> None:
     prediction = running(service)
     prediction.add_output(msgspec.Raw(b"0"))
@@ -269,6 +276,7 @@ async def test_D2_put_of_a_running_id_replays_and_follows(service: FakeService, 
     assert len(service.calls) == 1
 
 
+@pytest.mark.covers("D11")
 async def test_D11_get_follows_and_never_creates(service: FakeService, client: Client) -> None:
     response = await refused(client, "GET")
     assert (response.status, response.json) == (404, {"error": "Prediction not found", "id": "a"})
@@ -286,6 +294,7 @@ async def test_head_is_no_stream(service: FakeService, client: Client) -> None:
     assert service.predictions["a"].event_log.followers == 0
 
 
+@pytest.mark.covers("http:W32")
 @pytest.mark.parametrize("method", ["PUT", "GET"])
 @pytest.mark.parametrize("finished", [False, True])
 async def test_W32_last_event_id_goes_on_without_gap_or_repeat(
@@ -303,6 +312,7 @@ async def test_W32_last_event_id_goes_on_without_gap_or_repeat(
     assert len(service.calls) == 1
 
 
+@pytest.mark.covers("D6")
 async def test_D6_put_of_a_finished_id_without_it_runs_anew(service: FakeService, client: Client) -> None:
     running(service)
     service.finish("a")
@@ -310,6 +320,7 @@ async def test_D6_put_of_a_finished_id_without_it_runs_anew(service: FakeService
     assert (await stream.event()).id == "run2-1"
 
 
+@pytest.mark.covers("D11")
 @pytest.mark.parametrize("last", ["run1-1", "run2-9", "x", "run2-"])
 async def test_D11_an_id_of_another_run_is_409(service: FakeService, client: Client, last: str) -> None:
     running(service)
@@ -320,6 +331,7 @@ async def test_D11_an_id_of_another_run_is_409(service: FakeService, client: Cli
         assert (response.status, response.json) == (409, {"error": "Last-Event-ID names no event of this run"})
 
 
+@pytest.mark.covers("D11")
 async def test_D11_last_event_id_never_starts_a_run(service: FakeService, client: Client) -> None:
     assert (await refused(client, "PUT", "/predictions/a", "last-event-id: run1-1")).status == 404
     assert service.calls == []
@@ -342,6 +354,7 @@ async def test_one_follower_too_many_is_429(service: FakeService, client: Client
     assert (response.status, response.json) == (429, {"error": "Too many stream subscribers"})
 
 
+@pytest.mark.covers("http:W33", "lesson:48")
 async def test_W33_a_late_reader_gets_one_error_and_then_what_is_kept(service: FakeService, client: Client) -> None:
     service.event_log = 2
     prediction = running(service)
@@ -356,6 +369,7 @@ async def test_W33_a_late_reader_gets_one_error_and_then_what_is_kept(service: F
     assert events[-1].name == "completed"
 
 
+@pytest.mark.covers("lesson:48")
 async def test_without_history_attaching_starts_live(
     service: FakeService, client: Client, autojump_clock: Clock
 ) -> None:
@@ -370,6 +384,7 @@ async def test_without_history_attaching_starts_live(
 # Who leaves (D4).
 
 
+@pytest.mark.covers("D4")
 async def test_D4_the_last_follower_of_a_stream_cancels(nursery: trio.Nursery, service: FakeService) -> None:
     first, second = (connect(nursery, app_of(service)) for _ in range(2))
     prediction, _ = await created(service, first)
@@ -383,6 +398,7 @@ async def test_D4_the_last_follower_of_a_stream_cancels(nursery: trio.Nursery, s
     assert prediction.event_log.followers == 0
 
 
+@pytest.mark.covers("D4")
 async def test_D4_a_waiter_keeps_it_alive_too(nursery: trio.Nursery, service: FakeService) -> None:
     first, second = (connect(nursery, app_of(service)) for _ in range(2))
     prediction, _ = await created(service, first)
@@ -395,6 +411,7 @@ async def test_D4_a_waiter_keeps_it_alive_too(nursery: trio.Nursery, service: Fa
     assert (await second.response()).status == 200
 
 
+@pytest.mark.covers("D4")
 async def test_D4_followers_of_other_runs_come_and_go(service: FakeService, client: Client) -> None:
     prediction = running(service)
     await opened(client, "GET", "/predictions/a")
@@ -404,6 +421,7 @@ async def test_D4_followers_of_other_runs_come_and_go(service: FakeService, clie
     assert not prediction.cancel_requested
 
 
+@pytest.mark.covers("D12")
 async def test_a_reader_that_takes_nothing_is_closed_which_counts_as_leaving(
     nursery: trio.Nursery, service: FakeService, autojump_clock: Clock
 ) -> None:

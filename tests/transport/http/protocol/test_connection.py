@@ -183,6 +183,7 @@ async def test_http_1_0_closes_and_connection_close_closes(nursery: trio.Nursery
         assert await client.eof() == b""
 
 
+@pytest.mark.covers("lesson:65")
 @pytest.mark.parametrize(
     "raw", [b"nonsense\r\n\r\n", b"GET /\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"\x00" * 9]
 )
@@ -458,6 +459,7 @@ async def test_frames_of_a_websocket_come_in_pieces_and_bodies_as_they_are(
     assert max(sizes) >= len(body)
 
 
+@pytest.mark.covers("D36")
 async def test_an_exception_in_the_protocol_is_contained_and_cancelled_passes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -515,6 +517,7 @@ async def test_idle_connections_close_after_75_s(nursery: trio.Nursery, autojump
     assert client.buffer == b""
 
 
+@pytest.mark.covers("http:W47")
 async def test_a_half_sent_head_gets_408_after_30_s_from_its_first_byte(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -529,6 +532,7 @@ async def test_a_half_sent_head_gets_408_after_30_s_from_its_first_byte(
     assert await client.eof() == b""
 
 
+@pytest.mark.covers("http:W47")
 async def test_W47_a_stalled_body_gets_408_after_30_s_without_a_byte(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:

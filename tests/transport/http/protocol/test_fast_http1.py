@@ -224,6 +224,7 @@ async def test_what_is_plain_stays_in_the_lane_and_is_answered_as_by_h11(raw: by
     assert by_lane[0].startswith(b"HTTP/1.1 ")
 
 
+@pytest.mark.covers("D36")
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("raw", OTHER)
 @pytest.mark.parametrize("before", [b"", GET])
@@ -244,6 +245,7 @@ async def test_the_same_however_it_is_cut(raw: bytes) -> None:
         assert by_lane == by_h11, cut
 
 
+@pytest.mark.covers("D36")
 @pytest.mark.exhaustive
 async def test_mutated_inputs_are_answered_as_by_h11() -> None:
     rng = random.Random(SEED)

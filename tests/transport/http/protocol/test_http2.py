@@ -358,6 +358,7 @@ async def test_bad_frames_end_one_connection(nursery: trio.Nursery) -> None:
     assert await clients[1].wait(await clients[1].ask("GET", "/")) == 200
 
 
+@pytest.mark.covers("http:W47")
 async def test_W47_a_stalled_body_ends_its_stream_after_30_s(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:

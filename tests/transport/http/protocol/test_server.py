@@ -55,6 +55,7 @@ def has_ipv6() -> bool:
     return True
 
 
+@pytest.mark.covers("http:W16")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::1", "[::1]"])
 async def test_W16_names_and_addresses(host: str) -> None:
     if ":" in host and not has_ipv6():
@@ -112,6 +113,7 @@ async def test_what_can_not_be_bound_is_one_line_before_started() -> None:
 # How it ends.
 
 
+@pytest.mark.covers("D41")
 async def test_D41_the_service_is_served_and_loopback_is_told_from_the_bound_address() -> None:
     service: Any = InstantService()
     for host, status in (("127.0.0.1", 403), ("0.0.0.0", 200)):
@@ -239,6 +241,7 @@ async def _peek(receive: Receive) -> str | None:
     return None
 
 
+@pytest.mark.covers("http:W47")
 @pytest.mark.parametrize("size", [1_500_000, 20_000_000])
 async def test_W47_a_client_that_sends_all_before_it_reads_gets_its_413(size: int) -> None:
     def send_then_read(url: str) -> bytes:

@@ -348,6 +348,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 }
 
 
+@pytest.mark.covers("D38")
 @pytest.mark.parametrize(("spoil", "words"), FAULTS.values(), ids=FAULTS)
 async def test_D38_files_that_can_not_be_used_are_one_line_that_shows_nothing_of_them(
     files: Files, tmp_path: Path, spoil: Spoil, words: str
