@@ -57,7 +57,7 @@ def test_each_row_is_shown_by_a_test_and_each_test_names_its_rows() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=170,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
