@@ -343,14 +343,16 @@ def _absolute(value: os.PathLike[Any]) -> str:
 
 
 def _check_readable(path: str) -> None:
-    with open(path, "rb", opener=_open_unblocked) as file:
-        mode = os.fstat(file.fileno()).st_mode
-    if not stat.S_ISREG(mode):
+    """Raise ``OSError`` unless a path is a regular file that can be read.
+
+    A pipe is found before it is opened, since one without a writer would hold the run. An ``opener`` for ``open``
+    could do both at once, but would lose its descriptor if a cancel is raised when ``os.open`` has returned.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise OSError(f"the output {path!r} is not a regular file")
-
-
-def _open_unblocked(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer must not hold the run
+    with open(path, "rb"):  # raises for a folder
+        pass
 
 
 def _read(stream: Any) -> Iterator[bytes]:

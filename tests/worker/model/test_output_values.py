@@ -6,9 +6,11 @@ import dataclasses
 import datetime
 import decimal
 import io
+import itertools
 import json
 import os
 import pathlib
+import sys
 import tempfile
 import types
 import uuid
@@ -311,6 +313,40 @@ def test_W48_a_missing_file_fails_by_name(outputs: OutputEncoder, tmp_path: path
     for value in (tmp_path / "gone.png", {"a": tmp_path / "gone.png"}):
         with pytest.raises(FileNotFoundError, match=r"gone\.png"):
             outputs.item(value, yielded=yielded)
+
+
+class Cut(BaseException):
+    """Raised as a cancel is: in any frame, after any call."""
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a file that is dropped as soon as it is opened
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
+def test_a_cancel_at_any_call_leaves_no_descriptor_open(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("x")
+
+    def cut_at(last: int) -> bool:
+        """Encode a yielded file, and raise at an event; whether there were so many."""
+        seen = 0
+
+        def profile(frame: types.FrameType, event: str, value: object) -> None:
+            nonlocal seen
+            seen += frame.f_code is not cut_at.__code__
+            if seen == last:
+                raise Cut
+
+        before = os.listdir("/proc/self/fd")
+        try:
+            sys.setprofile(profile)
+            outputs.item(path, yielded=True)
+        except Cut:
+            pass
+        finally:
+            sys.setprofile(None)
+        assert os.listdir("/proc/self/fd") == before, f"cut at event {last}"
+        return seen >= last
+
+    assert next(number for number in itertools.count(1) if not cut_at(number)) > 20
 
 
 def test_what_is_no_regular_file(outputs: OutputEncoder, tmp_path: pathlib.Path) -> None:
