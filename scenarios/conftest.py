@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.ignored_signals import catch_ignored_signals
 from tests.lanes import pytest_itemcollected, pytest_runtest_protocol, pytest_runtest_teardown
 from tests.strict import pytest_runtest_makereport
 
@@ -11,3 +12,5 @@ __all__ = [
     "pytest_runtest_protocol",
     "pytest_runtest_teardown",
 ]
+
+catch_ignored_signals()
