@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ._input_types import InputType
+from ._notice import notice
 from .input import FieldInfo
 from .types import Secret
 
@@ -58,7 +59,7 @@ def apply(parameter: Parameter, shape: InputType, info: FieldInfo) -> Parameter:
         if value is None:
             continue
         if shape.kind not in kinds:
-            _notice(f"parameter {name!r}: {argument} has no effect on this type, only on {' and '.join(kinds)}")
+            notice(f"parameter {name!r}: {argument} has no effect on this type, only on {' and '.join(kinds)}")
         target[key] = value
     choice_type = shape.json_type
     if choices is not None:
@@ -166,7 +167,7 @@ def _choices(name: str, shape: InputType, info: FieldInfo) -> list[Any] | None:
             raise ValueError(f"parameter {name!r}: none of the choices {values!r} is a valid {shape.kind}")
         if not all(fits):
             odd = ", ".join(repr(value) for value, fit in zip(values, fits, strict=True) if not fit)
-            _notice(f"parameter {name!r}: these choices can never be chosen, they are no {shape.kind}: {odd}")
+            notice(f"parameter {name!r}: these choices can never be chosen, they are no {shape.kind}: {odd}")
     return values
 
 
@@ -180,7 +181,7 @@ def add_default(parameter: Parameter, fragment: dict[str, Any], default: Any) ->
     try:
         value = json_form(default)
     except NoJson as error:
-        _notice(f"parameter {name!r}: the default is not shown in the schema, it has no JSON form ({error})")
+        notice(f"parameter {name!r}: the default is not shown in the schema, it has no JSON form ({error})")
         return
     secret = parameter.kind == "secret"
     if fault := _fault(parameter, value):
@@ -305,12 +306,6 @@ def _is(kind: str, value: Any) -> bool:
             return False
         return kind == "number" or isinstance(value, int) or value.is_integer()
     return isinstance(value, list if kind == "array" else dict)
-
-
-def _notice(text: str) -> None:
-    from ._parameters import notice
-
-    notice(text)
 
 
 __all__ = ["NoJson", "add_default", "apply", "json_form"]

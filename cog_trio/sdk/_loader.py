@@ -20,8 +20,8 @@ from typing import Any, Final, get_origin
 
 from ._annotations import of_function, options, signature
 from ._decorators import CONCURRENT, TRIO, is_async
-from ._parameters import notice
-from .predictor import BasePredictor, BaseRunner
+from ._notice import notice
+from ._runner import BasePredictor, BaseRunner
 from .types import File, Path
 
 OURS: Final = (BaseRunner, BasePredictor, object)

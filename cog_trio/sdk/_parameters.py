@@ -7,9 +7,7 @@ every mistake at once, each with what to write instead.
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -17,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from . import _constraints as constraints
 from ._annotations import Namespace, signature, type_name, unresolved_names
 from ._input_types import InputKind, InputType, UnsupportedInputType, read_input_type
+from ._notice import notice
 from .input import FieldInfo, from_pydantic, is_pydantic_field
 
 
@@ -121,21 +120,6 @@ def read_inputs(function: Callable[..., Any], space: Namespace) -> Parameters:
     return Parameters(tuple(found), extra)
 
 
-def notice(text: str, category: type[Warning] = UserWarning, about: Any = None) -> None:
-    """Warn the author of a model; shown whatever filters are set, since nobody reruns a container to see it.
-
-    ``about`` is the function or class whose place is told. Without one, no line is: ours would tell the author nothing.
-    """
-    file, line = "<model>", 0
-    with suppress(OSError, TypeError, ValueError, AttributeError):  # code that was not read from a file
-        if about is not None:
-            found = inspect.unwrap(about)
-            file, line = inspect.getfile(found), inspect.findsource(found)[1] + 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", category)
-        warnings.warn_explicit(text, category, file, line)
-
-
 def _read(raw: inspect.Parameter, space: Namespace) -> Parameter:
     name = raw.name
     if raw.annotation is raw.empty:
@@ -207,4 +191,4 @@ def _with_default(parameter: Parameter, shape: InputType, info: FieldInfo) -> Pa
     )
 
 
-__all__ = ["MISSING", "InputKind", "Parameter", "Parameters", "field_info", "notice", "read_inputs"]
+__all__ = ["MISSING", "InputKind", "Parameter", "Parameters", "field_info", "read_inputs"]

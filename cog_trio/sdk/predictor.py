@@ -1,18 +1,14 @@
-"""`BaseRunner`, which models may derive from, and the loading functions that Cog offers beside it.
-
-The base classes define neither ``train`` nor ``healthcheck``: that an instance has one means that its author wrote it.
-"""
+"""`BaseRunner`, which models may derive from, and the loading functions that Cog offers beside it."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .scope import Scope, current_scope
+from ._runner import BasePredictor, BaseRunner
 
 __all__ = [
     "BasePredictor",
@@ -26,37 +22,6 @@ __all__ = [
     "has_setup_weights",
     "load_predictor_from_ref",
 ]
-
-
-class BaseRunner:
-    """A model: ``setup`` runs once, ``run`` once a prediction."""
-
-    def setup(self, weights: Any = None) -> None:
-        """Prepare the model; override it if there is anything to prepare."""
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Make one prediction; override it."""
-        if type(self).predict is not BaseRunner.predict:
-            return self.predict(*args, **kwargs)
-        raise NotImplementedError(f"{type(self).__name__} must define run()")
-
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """The old name of `run`."""
-        warnings.warn("predict() is deprecated, call run()", DeprecationWarning, stacklevel=2)
-        return self.run(*args, **kwargs)
-
-    @property
-    def scope(self) -> Scope:
-        """The running prediction; see `current_scope`."""
-        return current_scope()
-
-    def record_metric(self, key: str, value: Any, mode: str = "replace") -> None:
-        """Record a metric of the running prediction; see `Scope.record_metric`."""
-        self.scope.record_metric(key, value, mode)
-
-
-class BasePredictor(BaseRunner):
-    """The old name of `BaseRunner`."""
 
 
 def load_predictor_from_ref(ref: str) -> Any:
@@ -110,7 +75,3 @@ def get_predictor(module: types.ModuleType, class_name: str) -> Any:
     """An instance of the class of that name, or the function."""
     found = getattr(module, class_name)
     return found() if inspect.isclass(found) else found
-
-
-for _public in (BaseRunner, BasePredictor):
-    _public.__module__ = "cog.predictor"

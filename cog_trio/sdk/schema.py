@@ -18,8 +18,9 @@ from typing import Any, Final
 from ._annotations import of_function, signature
 from ._decorators import STREAMING
 from ._document import PREDICT, TRAIN, SchemaMode, Signature, document
+from ._notice import notice
 from ._outputs import is_stream, read_output
-from ._parameters import MISSING, InputKind, Parameter, Parameters, notice, read_inputs
+from ._parameters import MISSING, InputKind, Parameter, Parameters, read_inputs
 
 __all__ = [
     "MISSING",
