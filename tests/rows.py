@@ -36,25 +36,31 @@ ROWS: Final = (
 
 
 class Coverage:
-    """A plugin that notes what the tests of a collection cover."""
+    """What the tests of a collection cover; as a plugin of pytest it looks at all that were collected."""
 
     def __init__(self) -> None:
         self.tests: dict[str, list[str]] = {row: [] for row in ROWS}
-        self.faults: list[str] = []
+        self._faults: dict[str, None] = {}  # in order, each once: a test is added for each set of its parameters
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
-            test = item.nodeid.partition("[")[0]
             rows = {str(row) for mark in item.iter_markers("covers") for row in mark.args}
-            for row in rows:
-                if row not in self.tests:
-                    self.faults.append(f"{test} covers {row}, which is no row")
-                elif test not in self.tests[row]:
-                    self.tests[row].append(test)
-            if unnamed := named_rows(test) - {row.rpartition(":")[2] for row in rows}:
-                self.faults.append(f"{test} has {', '.join(sorted(unnamed))} in its name and not in a marker")
-        self.faults += [f"no test covers {row}" for row, tests in self.tests.items() if not tests]
-        self.faults = list(dict.fromkeys(self.faults))
+            self.add(item.nodeid.partition("[")[0], rows)
+
+    def add(self, test: str, rows: set[str]) -> None:
+        """Note that a test covers these rows."""
+        for row in rows:
+            if row not in self.tests:
+                self._faults[f"{test} covers {row}, which is no row"] = None
+            elif test not in self.tests[row]:
+                self.tests[row].append(test)
+        if unnamed := named_rows(test) - {row.rpartition(":")[2] for row in rows}:
+            self._faults[f"{test} has {', '.join(sorted(unnamed))} in its name and not in a marker"] = None
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with the markers, and the rows that no test covers."""
+        return [*self._faults, *(f"no test covers {row}" for row, tests in self.tests.items() if not tests)]
 
 
 def named_rows(test: str) -> set[str]:

@@ -64,16 +64,16 @@ def test_each_row_is_shown_by_a_test_and_each_test_names_its_rows() -> None:
     assert "http:W1     scenarios/test_predictions.py::" in done.stdout
 
 
-def test_what_a_row_lacks_is_told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a session that has this test alone."""
+def test_what_is_wrong_with_a_marker_and_what_a_row_lacks_is_told() -> None:
     coverage = Coverage()
-    request.node.add_marker(pytest.mark.covers("http:W1", "http:W52"))
-    monkeypatch.setattr(request.session, "items", [request.node])
-    coverage.pytest_collection_finish(request.session)
-    assert coverage.tests["http:W1"] == [request.node.nodeid]
-    assert f"{request.node.nodeid} covers http:W52, which is no row" in coverage.faults
-    assert "no test covers http:W2" in coverage.faults
-    assert "no test covers http:W1" not in coverage.faults
+    coverage.add("tests/x.py::test_W2_first", {"http:W1", "http:W52"})
+    coverage.add("tests/x.py::test_second", {"http:W1"})
+    assert coverage.tests["http:W1"] == ["tests/x.py::test_W2_first", "tests/x.py::test_second"]
+    assert coverage.faults[:3] == [
+        "tests/x.py::test_W2_first covers http:W52, which is no row",
+        "tests/x.py::test_W2_first has W2 in its name and not in a marker",
+        "no test covers http:W2",
+    ]
 
 
 def test_a_row_in_a_name_is_looked_for_in_the_marker() -> None:
