@@ -27,17 +27,9 @@ if TYPE_CHECKING:
         StreamEvent,
     )
     from cog_trio.service.python_api import local_path
-    from cog_trio.service.service import (
-        AlreadyRunning,
-        AtCapacity,
-        NotOffered,
-        NotReady,
-        PredictionService,
-        QueueTimedOut,
-        Rejected,
-    )
+    from cog_trio.service.service import PredictionService
     from cog_trio.state.health import HealthSnapshot
-    from cog_trio.state.prediction import Prediction, Status, WebhookEvent
+    from cog_trio.state.prediction import Prediction
     from cog_trio.state.prediction_errors import (
         PredictionCanceled,
         PredictionError,
@@ -47,7 +39,16 @@ if TYPE_CHECKING:
         ServiceEnded,
         WorkerDied,
     )
-    from cog_trio.state.refusals import SetupFailed, ShuttingDown
+    from cog_trio.state.refusals import (
+        AlreadyRunning,
+        AtCapacity,
+        NotOffered,
+        NotReady,
+        QueueTimedOut,
+        Rejected,
+        SetupFailed,
+        ShuttingDown,
+    )
     from cog_trio.state.service_events import (
         EventsLost,
         Feed,
@@ -63,12 +64,14 @@ if TYPE_CHECKING:
         WorkerReady,
         WorkerStarted,
     )
+    from cog_trio.state.snapshot import WebhookEvent
+    from cog_trio.state.status import Status
     from cog_trio.transport.http.protocol.listeners import CannotListen
     from cog_trio.transport.http.serve import serve_http
 
 _HOMES = {
-    "AlreadyRunning": "cog_trio.service.service",
-    "AtCapacity": "cog_trio.service.service",
+    "AlreadyRunning": "cog_trio.state.refusals",
+    "AtCapacity": "cog_trio.state.refusals",
     "BadModel": "cog_trio.config.cog_yaml",
     "CannotListen": "cog_trio.transport.http.protocol.listeners",
     "Completed": "cog_trio.service.prediction_stream",
@@ -84,8 +87,8 @@ _HOMES = {
     "Metric": "cog_trio.service.prediction_stream",
     "MetricMode": "cog_trio.bridge.protocol",
     "Mode": "cog_trio.bridge.protocol",
-    "NotOffered": "cog_trio.service.service",
-    "NotReady": "cog_trio.service.service",
+    "NotOffered": "cog_trio.state.refusals",
+    "NotReady": "cog_trio.state.refusals",
     "Output": "cog_trio.service.prediction_stream",
     "Prediction": "cog_trio.state.prediction",
     "PredictionCanceled": "cog_trio.state.prediction_errors",
@@ -99,8 +102,8 @@ _HOMES = {
     "PredictionStarted": "cog_trio.state.service_events",
     "PredictionStream": "cog_trio.service.prediction_stream",
     "PredictionTimedOut": "cog_trio.state.prediction_errors",
-    "QueueTimedOut": "cog_trio.service.service",
-    "Rejected": "cog_trio.service.service",
+    "QueueTimedOut": "cog_trio.state.refusals",
+    "Rejected": "cog_trio.state.refusals",
     "ServiceBroken": "cog_trio.service.open_service",
     "ServiceEnded": "cog_trio.state.prediction_errors",
     "ServiceEvent": "cog_trio.state.service_events",
@@ -109,9 +112,9 @@ _HOMES = {
     "ShuttingDown": "cog_trio.state.refusals",
     "Start": "cog_trio.service.prediction_stream",
     "Statistics": "cog_trio.state.service_events",
-    "Status": "cog_trio.state.prediction",
+    "Status": "cog_trio.state.status",
     "StreamEvent": "cog_trio.service.prediction_stream",
-    "WebhookEvent": "cog_trio.state.prediction",
+    "WebhookEvent": "cog_trio.state.snapshot",
     "WorkerDied": "cog_trio.state.prediction_errors",
     "WorkerDescribed": "cog_trio.state.service_events",
     "WorkerEnded": "cog_trio.state.service_events",

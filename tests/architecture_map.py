@@ -40,7 +40,6 @@ REASONS: Final[Mapping[str, str]] = {  # satellites that stay files of their own
     "sdk/mimetypes_ext.py": "Cog's name: `cog.mimetypes_ext`",
     "config/option.py": "what one setting is, apart from the table of all",
     "server/pid1.py": "what a process does as the init of a container; nothing of the server",
-    "state/snapshot.py": "the one JSON form of a prediction, apart from its state",
     "testing/clock.py": "a fake clock that waits for threads; knows nothing of pytest or workers",
     "testing/model_lookup.py": "which file the name of a model means; nothing of pytest",
     "transport/http/serve.py": "a public function; over routes and protocol, which know nothing of each other",

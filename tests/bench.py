@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import trio
 import trio.testing
 
@@ -21,8 +20,12 @@ from cog_trio.bridge.protocol import (
 from cog_trio.config.settings import Settings
 from cog_trio.orchestrator.control_channel import Event
 from cog_trio.orchestrator.orchestrator import Orchestrator, open_orchestrator
-from cog_trio.orchestrator.prediction_slot import PredictionSlot, RunRequest
-from cog_trio.state.prediction import Blame, Fact, Outcome, Prediction
+from cog_trio.orchestrator.permits import PermitPool
+from cog_trio.orchestrator.run import Run
+from cog_trio.orchestrator.slot import Slot
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.status import Blame, Fact, Outcome
 from cog_trio.testing.fakes import FakeWorker
 
 INIT = Init("predict.py")
@@ -32,12 +35,12 @@ CUT = Outcome(Fact.CUT)
 
 
 class Files:
-    """Takes files when it is told to."""
+    """Notes which files are announced."""
 
     def __init__(self, prediction: Prediction) -> None:
         self.prediction = prediction
         self.announced: list[str] = []
-        self.taken = trio.Event()
+        self.error: str | None = None
 
     def announce(self, item: OutputChunk | FileOutput) -> None:
         self.announced.append(item.filename if isinstance(item, FileOutput) else "")
@@ -45,7 +48,7 @@ class Files:
             self.prediction.reserve_output()
 
     async def settled(self) -> None:
-        await self.taken.wait()
+        await trio.lowlevel.checkpoint()
 
 
 class Bench:
@@ -54,8 +57,8 @@ class Bench:
     def __init__(self, worker: FakeWorker) -> None:
         self.worker = worker
         self.heard: list[Event | Outcome] = []
+        self.pool = PermitPool[Slot]()
         self.orchestrator: Orchestrator
-        self.nursery: trio.Nursery
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -65,59 +68,83 @@ class Bench:
     def events(self) -> list[Event]:
         return [thing for thing in self.heard if not isinstance(thing, Outcome)]
 
+    def new_prediction(self, id: str = "p") -> Prediction:
+        return Prediction(id)
+
+    def take(self) -> Slot:
+        slot = self.pool.acquire()
+        assert slot is not None
+        return slot
+
     def start(
         self, id: str = "p", input: bytes = INPUT, context: dict[str, str] | None = None, *, streamed: bool = False
-    ) -> Run:
-        """Start a run; its Predict is out when the others get their turn."""
-        run = self.make(id, input, context, streamed=streamed)
-        self.nursery.start_soon(run.perform)
-        return run
+    ) -> Flight:
+        """Start a run on the next slot."""
+        flight = Flight(self, Prediction(id, NewPrediction(streamed=streamed)), input, context or {})
+        self.take().start(flight.run)
+        return flight
 
-    def make(
-        self, id: str, input: bytes = INPUT, context: dict[str, str] | None = None, *, streamed: bool = False
-    ) -> Run:
-        """A run that has its permit, not yet started."""
-        return Run(
-            self, Prediction(id, streamed=streamed), RunRequest("dir", msgspec.Raw(input), context=context or {})
-        )
-
-    async def begin(self, id: str = "p", slot: int = 0, **options: Any) -> tuple[Run, Predict]:
+    async def begin(self, id: str = "p", slot: int = 0, **options: Any) -> tuple[Flight, Predict]:
         """Start a run and receive its Predict."""
-        run = self.start(id, **options)
-        return run, await self.worker.next_request(Predict, slot)
+        flight = self.start(id, **options)
+        return flight, await self.worker.next_request(Predict, slot)
 
 
-class Run:
-    def __init__(self, bench: Bench, prediction: Prediction, job: RunRequest) -> None:
-        self.bench = bench
+class Flight:
+    """The owner of one run: what its slot says of it. A run that had files holds its slot until ``release``."""
+
+    def __init__(self, bench: Bench, prediction: Prediction, input: bytes = INPUT, context: Any = None) -> None:
         self.prediction = prediction
+        self.run = Run(prediction, self, "dir", input, context)
         self.files = Files(prediction)
-        self.job = job
-        self.slot = PredictionSlot(prediction, bench.orchestrator.pool.acquire_nowait())
-        self.outcome: Outcome | None = None
         self.over = trio.Event()
+        self._bench = bench
 
-    async def perform(self) -> None:
-        with self.prediction.scope:
-            self.outcome = await self.bench.orchestrator.run(self.slot, self.job, self.files)
-            self.bench.heard.append(self.outcome)
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.run.outcome
+
+    def begun(self, run: Run) -> None:
+        assert run is self.run
+        assert run.prediction.status.value == "processing"
+
+    def open_files(self, run: Run) -> Files:
+        return self.files
+
+    def ended(self, run: Run) -> None:
+        assert run is self.run
+        assert run.outcome is not None
+        self._bench.heard.append(run.outcome)
+        if run.files is None:
+            self.release()
         self.over.set()
+
+    def release(self) -> None:
+        """Its files, if it had any, are read."""
+        if self.run.proof is not None:
+            self.run.into_idle(self.run.proof)
 
 
 @asynccontextmanager
 async def opened(worker: FakeWorker | None = None, **settings: Any) -> AsyncIterator[Bench]:
     """A worker that is Ready; at the end it leaves at once, as if it had been quick."""
-    bench = Bench(worker or FakeWorker())
+    worker = worker or FakeWorker()
     async with trio.open_nursery() as nursery:
-        bench.nursery = nursery
-        nursery.start_soon(bench.worker.set_up)
-        async with open_orchestrator(
-            bench.worker, INIT, Settings(**settings), on_event=bench.heard.append
-        ) as orchestrator:
-            bench.orchestrator = orchestrator
+        nursery.start_soon(worker.set_up)
+        async with adopted(worker, **settings) as bench:
             yield bench
-            bench.worker.exit(0)
-        assert bench.worker.reaped
+            worker.exit(0)
+        assert worker.reaped
+
+
+@asynccontextmanager
+async def adopted(worker: FakeWorker, **settings: Any) -> AsyncIterator[Bench]:
+    """An orchestrator of a worker that sets itself up."""
+    bench = Bench(worker)
+    async with open_orchestrator(
+        worker, INIT, Settings(**settings), on_event=bench.heard.append, pool=bench.pool
+    ) as bench.orchestrator:
+        yield bench
 
 
 def outcome_of(error: str, blame: Blame = Blame.WORKER) -> Outcome:

@@ -23,7 +23,6 @@ NUMBERS = {  # of the checklist and the decisions; tests that count take them fr
     "state.event_log.LAG": 4 * 2**20,
     "state.event_log.MAX_FOLLOWERS": 1024,
     "state.event_log.PATIENCE": 10.0,
-    "orchestrator.supervisor.IDLE_LIMIT": 5.0,
     "transport.http.api.sse.SILENCE": 15.0,
     "transport.http.api.bodies.MAX_DEPTH": 127,
     "service.webhook_sender.TRY_LIMIT": 30.0,

@@ -42,7 +42,7 @@ RUNNERS: Final = {
 SHIELDS: Final = {  # that have no deadline of their own, and what ends them
     "orchestrator/worker_handle.py": "the service's shutdown, which always comes",
     "cli/run/console.py": "a deadline that is set in the same step",
-    "orchestrator/supervisor.py": "the end of open_orchestrator, after its grace",
+    "orchestrator/orchestrator.py": "the end of open_orchestrator, after its grace",
     "testing/fakes.py": "the end of the worker that is played",
     "transport/http/protocol/server.py": "a deadline, as soon as the end begins",
     "service/webhook_sender.py": "its own tries, or close, which the shutdown calls after the webhook grace",

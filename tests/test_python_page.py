@@ -13,6 +13,7 @@ import pytest
 
 import cog_trio
 from cog_trio.bridge.protocol import Mode
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
 
 PAGE: Final = (Path(__file__).parent.parent / "docs" / "reference" / "python.md").read_text()
@@ -92,7 +93,7 @@ def test_what_routes_ask_of_the_service_and_no_more_is_left_out() -> None:
 
 
 async def test_attributes_of_a_prediction_are_there() -> None:
-    prediction = Prediction("a", mode=Mode.PREDICT)
+    prediction = Prediction("a", NewPrediction(mode=Mode.PREDICT))
     shown = [name for row in table("`Prediction`") for name in names(row[0]) if "(" not in row[0]]
     assert len(shown) > 10
     for name in shown:

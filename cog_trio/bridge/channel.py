@@ -7,15 +7,18 @@ the channel is broken from there on and says so by name: nobody retries on a hal
 from __future__ import annotations
 
 import os
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
 
+import msgspec
 import trio
 
 from cog_trio.bridge.codec import Decoder, FrameBuffer, LineBuffer, ProtocolBroken, encode_frame, encode_line
 
-READ_SIZE: Final = 256 * 2**10  # bytes a read; one read brings many small frames
+READ_SIZE: Final = 64 * 2**10  # bytes a read; one read brings many small frames, which are one step of the loop
 FIRST_READ: Final = 16 * 2**10  # bytes, while little comes: a large buffer costs more than the read itself
-Sent = TypeVar("Sent")
+Sent = TypeVar("Sent", bound=msgspec.Struct)
 Received = TypeVar("Received")
 
 
@@ -26,36 +29,46 @@ class ChannelBroken(Exception):
 class Channel(Generic[Sent, Received]):
     """Messages of one channel, over a stream that it owns.
 
-    ``lines`` picks the control channel's form, else frames are used.
+    Args:
+      lines: the control channel's form, else frames are used.
+      write_to: the descriptor that the stream writes to, where it is not a socket.
     """
 
-    def __init__(self, stream: trio.abc.Stream, decoder: Decoder[Received], *, lines: bool = False) -> None:
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        decoder: Decoder[Received],
+        *,
+        lines: bool = False,
+        write_to: int | None = None,
+    ) -> None:
         self._stream = stream
         self._decoder = decoder
         self._buffer: FrameBuffer | LineBuffer = LineBuffer() if lines else FrameBuffer()
-        self._encode: Any = encode_line if lines else encode_frame
         self._sending = trio.Lock()
         self._broken: str | None = None
         self._fault: ProtocolBroken | None = None
         self._read_size = FIRST_READ
-        self._descriptor = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
+        self._read_from = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
+        self._write_to = self._read_from if write_to is None else write_to
+        self.encode: Callable[[msgspec.Struct], bytearray] = encode_line if lines else encode_frame
 
-    def send_nowait(self, message: Sent) -> bool:
-        """Send one small message if that needs no wait, and no turn of the scheduler; False: nothing was sent.
+    def write_nowait(self, data: bytearray) -> bool:
+        """Write one small encoded message if that needs no wait, and no turn of the scheduler; False: nothing was sent.
 
-        Only sockets can do this. A message that fits the buffer of an idle socket goes whole.
+        Only descriptors can do this. A message that fits an empty buffer goes whole.
 
         Raises:
-          FrameTooLarge: nothing was sent, the channel is whole.
           ChannelBroken: if an earlier send failed, the other side closed, or only part of the message fitted.
         """
-        if self._broken is not None and not self._sending.locked():
-            raise ChannelBroken(self._broken)
-        if self._descriptor is None or self._sending.locked():
+        if self._sending.locked():
             return False
-        data = self._encode(message)
+        if self._broken is not None:
+            raise ChannelBroken(self._broken)
+        if self._write_to is None:
+            return False
         try:
-            sent = os.write(self._descriptor, data)
+            sent = os.write(self._write_to, data)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -67,15 +80,24 @@ class Channel(Generic[Sent, Received]):
         return True
 
     async def send(self, message: Sent) -> None:
-        """Send one message.
+        """Encode and write one message.
 
         Raises:
           FrameTooLarge: nothing was sent, the channel is whole.
+          ChannelBroken: as ``write``.
+
+        Cancellation: as ``write``.
+        """
+        await self.write(self.encode(message))
+
+    async def write(self, data: bytearray) -> None:
+        """Write one encoded message.
+
+        Raises:
           ChannelBroken: if an earlier send failed or the other side closed.
 
         Cancellation: part of the message may be out, so the channel is broken afterwards.
         """
-        data = self._encode(message)
         try:
             self._sending.acquire_nowait()  # the usual case: no turn of the scheduler before the first byte is out
         except trio.WouldBlock:
@@ -106,16 +128,24 @@ class Channel(Generic[Sent, Received]):
         while True:
             if self._fault is not None:
                 raise self._fault
-            try:
-                data = await self._stream.receive_some(self._read_size)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise ChannelBroken(f"the stream failed: {error}") from error
+            data = await self._read()
             if not data:
                 self._buffer.close()
                 return []
             self._read_size = READ_SIZE if len(data) == self._read_size else FIRST_READ
             if messages := self.feed(data):
                 return messages
+
+    async def _read(self) -> bytes | bytearray:
+        try:
+            if self._read_from is None:
+                return await self._stream.receive_some(self._read_size)
+            while True:  # what is not there yet costs no failed read
+                await trio.lowlevel.wait_readable(self._read_from)
+                with suppress(BlockingIOError):
+                    return os.read(self._read_from, self._read_size)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ChannelBroken(f"the stream failed: {error}") from error
 
     def feed(self, data: bytes | bytearray) -> list[Received]:
         """Every whole message that these bytes complete, up to the first fault (the next ``receive`` raises it)."""
@@ -129,6 +159,6 @@ class Channel(Generic[Sent, Received]):
         return messages
 
     async def aclose(self) -> None:
-        self._descriptor = None
+        self._read_from = self._write_to = None
         self._broken = self._broken or "closed"
         await trio.aclose_forcefully(self._stream)

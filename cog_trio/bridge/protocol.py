@@ -4,9 +4,10 @@ Two kinds of channel carry them: one control channel (JSON, one message a line) 
 as a whole, and one socket a slot (length-prefixed frames) for what concerns one run. Each direction of each
 channel is one union of frozen tagged Structs; names and tags are the reference's.
 
-A run is named by slot, id and run number (D19): every message that starts, cancels or ends a run carries all
-three, so the order between the channels never matters. What comes between start and end on a slot socket
-belongs to the run that is open there. Payloads that user code made travel as raw JSON and are never rebuilt.
+A run is named by slot, id and run number: every message that starts, cancels or ends a run carries all three, so a
+cancel that is meant for one run can't hit the next. A run begins and ends on its slot socket: Predict starts it, and
+its terminal message, which carries the proof of idleness, is the last one about it. What comes between belongs to the
+run that is open there. Payloads that user code made travel as raw JSON and are never rebuilt.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PredictionId = NewType("PredictionId", str)
 Json: TypeAlias = Any
 """JSON that a user made: the one place where ``Any`` is right."""
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 MAX_FRAME: Final = 8 * 2**20  # bytes of one frame body or control line; a larger one breaks the channel
 MAX_INLINE: Final = 6 * 2**20  # bytes; 2 MiB below the frame limit, room for the envelope; beyond it: spill file
 MAX_LOG_LINE: Final = 4 * 2**20  # bytes of a user's line, the notice included (D25)
@@ -172,27 +173,6 @@ class WorkerLog(FromWorker, frozen=True, tag="worker_log"):
     message: str
 
 
-class Idle(FromWorker, frozen=True, tag="idle"):
-    """Proof that nothing of the run is left on the slot.
-
-    It goes out in one write with the terminal frame, on the slot socket, when nothing is left to be done by then;
-    on the control channel when files had to be taken or temporary inputs deleted first, and after Cancelled. As it
-    names its run, either way proves the same (D19, D22), and the usual run costs one write and one wake less.
-    """
-
-    slot: SlotId
-    id: PredictionId
-    run: int
-
-
-class Cancelled(FromWorker, frozen=True, tag="cancelled"):
-    """The run was cut before any user code of it began; takes the place of the terminal frame. Idle follows."""
-
-    slot: SlotId
-    id: PredictionId
-    run: int
-
-
 class Failed(FromWorker, frozen=True, tag="failed"):
     """Before Ready: setup failed (``slot`` is absent). After it: the slot is unusable and its run has failed."""
 
@@ -224,17 +204,7 @@ class ShuttingDown(FromWorker, frozen=True, tag="shutting_down"):
 
 
 ControlResponse: TypeAlias = (
-    Described
-    | Ready
-    | Log
-    | WorkerLog
-    | Idle
-    | Cancelled
-    | Failed
-    | Fatal
-    | DroppedLogs
-    | HealthcheckResult
-    | ShuttingDown
+    Described | Ready | Log | WorkerLog | Failed | Fatal | DroppedLogs | HealthcheckResult | ShuttingDown
 )
 
 
@@ -245,8 +215,8 @@ class ToSlot(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
 class Predict(ToSlot, frozen=True, tag="predict"):
     """Start a run. Exactly one of ``input`` and ``input_file`` is there.
 
-    ``input_file`` holds ``{"input": ..., "context": ...}`` (D26); the worker deletes it at once after reading,
-    also when it is corrupt. ``output_dir`` is a name: the worker creates the folder, mode 0700, at first need.
+    ``input_file`` holds ``{"input": ..., "context": ...}``. ``output_dir`` is the name of the run's folder: the worker
+    creates it, mode 0700, at first need, and says so at the end. The parent removes it, with all that is in it.
     """
 
     slot: SlotId
@@ -259,15 +229,7 @@ class Predict(ToSlot, frozen=True, tag="predict"):
     mode: Mode = Mode.PREDICT  # one that Init named
 
 
-class FilesTaken(ToSlot, frozen=True, tag="files_taken"):
-    """All files of the run have been read: the worker may delete its inputs and say Idle (D22)."""
-
-    slot: SlotId
-    id: PredictionId
-    run: int
-
-
-SlotRequest: TypeAlias = Predict | FilesTaken
+SlotRequest: TypeAlias = Predict
 
 
 class Spilled(msgspec.Struct, frozen=True):
@@ -330,31 +292,37 @@ class Metric(FromSlot, frozen=True, tag="metric"):
     mode: MetricMode
 
 
-class Done(FromSlot, frozen=True, tag="done"):
-    """The run returned; its outputs have gone before."""
+class Idle(msgspec.Struct, frozen=True):
+    """Proof that the worker is done with a run: nothing of it is left on the slot, and nothing more comes of it."""
 
     slot: SlotId
     id: PredictionId
     run: int
-    predict_time: float  # seconds in user code
+
+
+class Ended(FromSlot, frozen=True):
+    """The last message of a run. It carries the proof, so the slot's next Predict may follow at once."""
+
+    idle: Idle
+    folder: bool = False  # the worker has made the run's folder; the parent removes it
+
+
+class Done(Ended, frozen=True, tag="done"):
+    """The run returned. A result that is one value comes along; a stream's items have gone before."""
+
+    predict_time: float = 0.0  # seconds in user code
     is_stream: bool = False  # the output is an array, whatever the schema says
+    output: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # of a run that has put out nothing before
 
 
-class RunFailed(FromSlot, frozen=True, tag="failed"):
-    slot: SlotId
-    id: PredictionId
-    run: int
-    error: str  # one line, Type: message
+class RunFailed(Ended, frozen=True, tag="failed"):
+    error: str = ""  # one line, Type: message
 
 
-class RunCancelled(FromSlot, frozen=True, tag="cancelled"):
-    slot: SlotId
-    id: PredictionId
-    run: int
+class RunCancelled(Ended, frozen=True, tag="cancelled"):
+    """The run was cut, before user code of it began or while it ran."""
 
 
 Terminal: TypeAlias = Done | RunFailed | RunCancelled
-RunFrame: TypeAlias = (
-    ProtocolVersion | Fetching | LogLine | OutputChunk | FileOutput | Metric | Done | RunFailed | RunCancelled
-)
-SlotResponse: TypeAlias = RunFrame | Idle  # Idle rides with the terminal frame when nothing is left to be done
+RunFrame: TypeAlias = Fetching | LogLine | OutputChunk | FileOutput | Metric | Terminal
+SlotResponse: TypeAlias = ProtocolVersion | RunFrame

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import trio
 
 from cog_trio.bridge.protocol import Mode
+from cog_trio.state import internal_errors
 from cog_trio.state.health import HealthState, SetupStatus
 from cog_trio.state.service_events import (
     Callback,
@@ -93,6 +94,7 @@ FAMILIES: Final = (
     MetricFamily("cog_predictions_failed", "counter", "Those that failed, by whose doing it was", ("mode", "reason")),
     MetricFamily("cog_predictions_refused", "counter", "Predictions that were not created, by why", ("mode", "reason")),
     MetricFamily("cog_webhooks_failed", "counter", "Webhooks that were given up", ("event",)),
+    MetricFamily("cog_internal_errors", "counter", "Faults of the server that failed one thing each", ("where",)),
     MetricFamily("cog_workers_lost", "counter", "Workers that ended unasked"),
     MetricFamily("cog_worker_restarts", "counter", "Workers that took the place of one that was lost"),
     MetricFamily("cog_setup_seconds", "gauge", "From the start of the first worker to ready"),
@@ -224,6 +226,7 @@ class Metrics:
             "cog_predictions_failed": self._failed.items(),
             "cog_predictions_refused": self._refused.items(),
             "cog_webhooks_failed": [(("completed",), now.webhooks_failed), (("progress",), now.webhooks_lost)],
+            "cog_internal_errors": [((where.value,), count) for where, count in internal_errors.counts.items()],
             "cog_workers_lost": [((), self._lost)],
             "cog_worker_restarts": [((), now.respawns)],
             "cog_setup_seconds": [((), seconds) for seconds in _setup(health)],

@@ -12,13 +12,13 @@ from cog_trio.bridge.protocol import ControlResponse, Described, DroppedLogs, Lo
 
 
 @dataclass(frozen=True)
-class TextLost:
+class WorkerGone:
     """A usable worker ends, unasked. Said once, before any of its runs is failed by it."""
 
     cause: str
 
 
-Event: TypeAlias = Described | Ready | Log | WorkerLog | DroppedLogs | TextLost
+Event: TypeAlias = Described | Ready | Log | WorkerLog | DroppedLogs | WorkerGone
 
 
 class ControlDecoder(Decoder[ControlResponse]):

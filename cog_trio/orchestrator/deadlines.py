@@ -31,8 +31,8 @@ TIMED_OUT: Final = "Prediction timed out after {:g} s"
 
 # One slot is lost.
 CLOSED_SLOT: Final = "Worker closed the socket of slot {}"
-NOT_IDLE: Final = "Worker did not free slot {} within {:g} s"
-NOT_READ: Final = "Worker does not read slot {}"
+
+EOF_GRACE: Final = 1.0  # seconds between a channel's end and the kill: the dying close first, then their exit is seen
 
 
 class Deadlines:
@@ -46,6 +46,9 @@ class Deadlines:
         """From now on counted; the last one of a name stands."""
         self._due[name] = (trio.current_time() + seconds, cause)
         self.scope.deadline = self.first[0]
+
+    def __contains__(self, name: str | int) -> bool:
+        return name in self._due
 
     def lift(self, name: str | int) -> None:
         """A limit holds no longer; one that never did is no error."""

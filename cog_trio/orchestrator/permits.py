@@ -1,39 +1,52 @@
-"""Who may run: one permit a slot, and a slot is reused only with proof that the worker is done with it.
+"""The right to use a slot: the states of a slot as a table, and the pool of the idle ones.
 
-A permit is in one of three states. *Idle*: the slot stands in the pool. *In use*: one ``PermitInUse`` object stands
-for it. *Poisoned*: the slot is lost for the life of the worker. In use becomes idle with the worker's ``Idle`` message
-in hand (``SlotIdle``), or if no byte of a Predict was ever written: then the permit is its own proof (D22). Any other
-way out of the block poisons the slot. Nothing leads back from poisoned, and only the pool makes permits.
+A slot is reused only with proof that the worker is done with it. *Idle*: it stands in the pool. *Taken*: somebody holds
+it, and no byte of a Predict was written, so giving it back needs no proof. *In use*: a run is open on it, and only the
+``Idle`` of the worker's terminal message leads back (``Run.into_idle``). *Poisoned*: it is lost for the life of the
+worker, by a broken frame, a closed socket or the worker's end; nothing leads back.
 
-All of it is synchronous: registering a prediction and taking its permit is one step without a checkpoint.
+All of it is synchronous: registering a prediction and taking its slot is one step without a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, final
+from enum import Enum
+from typing import Final, Generic, Protocol, TypeVar, final
 
-import trio
+from cog_trio.bridge.protocol import SlotId
 
-from cog_trio.bridge.protocol import PredictionId, SlotId
 
-NO_PROOF: Final = "left without proof of idleness"
+class SlotState(Enum):
+    IDLE = "idle"
+    TAKEN = "taken"
+    IN_USE = "in use"
+    POISONED = "poisoned"
+
+
+class SlotFact(Enum):
+    ACQUIRED = "acquired"
+    RELEASED = "released"  # nothing was written: it is its own proof
+    DISPATCHED = "dispatched"  # the first byte of a Predict is about to be written
+    PROVEN = "proven"  # the worker's Idle is there
+    LOST = "lost"
+
+
+NEXT: Final[Mapping[SlotState, Mapping[SlotFact, SlotState]]] = {
+    SlotState.IDLE: {SlotFact.ACQUIRED: SlotState.TAKEN, SlotFact.LOST: SlotState.POISONED},
+    SlotState.TAKEN: {
+        SlotFact.RELEASED: SlotState.IDLE,
+        SlotFact.DISPATCHED: SlotState.IN_USE,
+        SlotFact.LOST: SlotState.POISONED,
+    },
+    SlotState.IN_USE: {SlotFact.PROVEN: SlotState.IDLE, SlotFact.LOST: SlotState.POISONED},
+    SlotState.POISONED: {},
+}
 
 
 class PermitMisused(Exception):
-    """A permit was moved in a way that its state does not have: our own bug, never the worker's."""
-
-
-@final
-@dataclass(frozen=True)
-class SlotIdle:
-    """Proof that nothing of one run is left on its slot; made by the orchestrator only, from an Idle message."""
-
-    slot: SlotId
-    id: PredictionId
-    run: int
+    """A slot was moved in a way that its state does not have: our own bug, never the worker's."""
 
 
 @final
@@ -45,109 +58,57 @@ class PermitPoisoned:
     reason: str
 
 
-@final
-@dataclass(frozen=True)
-class PoolStatistics:
-    capacity: int  # slots that are not poisoned
-    available: int  # of these, the idle ones
-    poisoned: tuple[PermitPoisoned, ...]
+class HasState(Protocol):
+    """What the pool needs of a slot."""
+
+    state: SlotState
+
+
+Slot = TypeVar("Slot", bound=HasState)
 
 
 @final
-class PermitInUse:
-    """The right to use one slot for one run; leaving its ``with`` block ends it."""
+class PermitPool(Generic[Slot]):
+    """The idle slots of all workers of a service, in one place.
 
-    __slots__ = ("_id", "_left", "_pool", "_proof", "_run", "slot")
+    Each worker has a shelf: a stack of its idle slots. A worker that takes no more runs has its shelf taken away.
+    ``on_idle`` is called whenever a slot has come back.
+    """
 
-    def __init__(self, pool: PermitPool, slot: SlotId) -> None:
-        self.slot = slot
-        self._pool = pool
-        self._id: PredictionId | None = None
-        self._run: int | None = None
-        self._proof: SlotIdle | None = None
-        self._left = False
+    def __init__(self, on_idle: Callable[[], None] = lambda: None) -> None:
+        self._on_idle = on_idle
+        self._numbered: dict[int, list[Slot]] = {}
+        self._shelves: list[list[Slot]] = []  # by the number of their worker
 
-    @property
-    def dispatched(self) -> bool:
-        return self._run is not None
+    def add(self, shelf: list[Slot], number: int = 0) -> None:
+        """Hand out the slots of one more worker, of this number."""
+        self._numbered[number] = shelf
+        self._shelves = [self._numbered[number] for number in sorted(self._numbered)]
 
-    def dispatch(self, id: PredictionId, run: int) -> None:
-        """The first byte of this run's Predict is about to be written: from here on only Idle is proof.
-
-        Raises:
-          PermitMisused: if it was dispatched before, or has been given back.
-        """
-        if self._left or self.dispatched:
-            raise PermitMisused(f"slot {self.slot} can't be dispatched now")
-        self._id, self._run = id, run
-
-    def into_idle(self, proof: SlotIdle) -> None:
-        """Accept the worker's proof; the slot returns to the pool when the block is left.
-
-        Raises:
-          PermitMisused: if the proof is for another slot or run.
-        """
-        if self._left or (proof.slot, proof.id, proof.run) != (self.slot, self._id, self._run):
-            raise PermitMisused(f"no proof for run {self._run} on slot {self.slot}: {proof}")
-        self._proof = proof
-
-    def __enter__(self) -> PermitInUse:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._left:
-            raise PermitMisused(f"the permit of slot {self.slot} was left twice")
-        self._left = True
-        if self.dispatched and self._proof is None:
-            self._pool.poison(self.slot, NO_PROOF)
-        self._pool._give_back(self.slot)
-
-
-@final
-class PermitPool:
-    """The slots of one worker."""
-
-    def __init__(self, slots: Iterable[SlotId] = ()) -> None:
-        self._idle = list(slots)[::-1]  # a stack: slot 0 first, and the last one used is the warmest
-        self._size = len(self._idle)
-        self._poisoned: dict[SlotId, PermitPoisoned] = {}
-        self.on_idle: Callable[[], None] = lambda: None  # called whenever a slot has come back
-
-    @property
-    def capacity(self) -> int:
-        """Slots that are not poisoned."""
-        return self._size - len(self._poisoned)
+    def withdraw(self, shelf: list[Slot]) -> None:
+        """Hand out no more slots of a worker. Repeatable."""
+        self._numbered = {number: other for number, other in self._numbered.items() if other is not shelf}
+        self._shelves = [other for other in self._shelves if other is not shelf]
 
     @property
     def available(self) -> int:
         """Slots that are idle."""
-        return len(self._idle)
+        return sum(map(len, self._shelves))
 
-    def acquire_nowait(self) -> PermitInUse:
-        """Take a slot, at once: use the permit in a ``with`` block, whose end gives it back.
+    def acquire(self) -> Slot | None:
+        """Take an idle slot, of the worker that has the most of them; ``None`` if there is none.
 
-        Raises:
-          trio.WouldBlock: if no slot is idle.
+        Whoever takes a slot starts a run on it or releases it.
         """
-        if not self._idle:
-            raise trio.WouldBlock
-        return PermitInUse(self, self._idle.pop())
+        shelves = self._shelves
+        shelf = shelves[0] if len(shelves) == 1 else max(shelves, key=len, default=[])
+        if not shelf:
+            return None
+        slot = shelf.pop()  # a stack: the last one used is the warmest
+        slot.state = SlotState.TAKEN
+        return slot
 
-    def poison(self, slot: SlotId, reason: str) -> None:
-        """Lose a slot, idle or in use. The first reason stands."""
-        self._poisoned.setdefault(slot, PermitPoisoned(slot, reason))
-        if slot in self._idle:
-            self._idle.remove(slot)
-
-    def is_poisoned(self, slot: SlotId) -> bool:
-        return slot in self._poisoned
-
-    def statistics(self) -> PoolStatistics:
-        return PoolStatistics(self.capacity, self.available, tuple(self._poisoned.values()))
-
-    def _give_back(self, slot: SlotId) -> None:
-        if slot not in self._poisoned:
-            self._idle.append(slot)
-            self.on_idle()
+    def restore(self, shelf: list[Slot], slot: Slot) -> None:
+        """A slot is idle again."""
+        shelf.append(slot)
+        self._on_idle()

@@ -34,6 +34,7 @@ class WorkerLink(Protocol):
     """One worker, as the orchestrator sees it."""
 
     control: trio.abc.Stream
+    control_descriptor: int | None  # that ``control`` writes to; None: it is none of the system's
     slot0: trio.abc.Stream
     age: float  # seconds since its spawn, when it was adopted
 
@@ -99,6 +100,7 @@ class ProcessLink:
         self._down = trio.lowlevel.FdStream(os.dup(process.popen.stdin.fileno()))
         self._up = _PipeReader(os.dup(process.popen.stdout.fileno()))
         self.control: trio.abc.Stream = trio.StapledStream(self._down, self._up)
+        self.control_descriptor: int | None = self._down.fileno()
         process.popen.stdin.close()
         process.popen.stdout.close()
         self._sockets = [trio.socket.from_stdlib_socket(process.slot0)]

@@ -1,22 +1,20 @@
-"""One run in the air: from the writing of its Predict until its terminal frame and its Idle have both come.
+"""One run: a prediction in flight on one slot, from the writing of its Predict to its terminal message.
 
-The slot's reader applies each frame of the run to its prediction, synchronously and in order, and records how it
-ended; the run's own task waits. That wait can't be cut: a cancelled scope only makes it ask the worker to stop, for
-``canceled`` may be said only when the work has stopped (D28). What ends the wait is the worker's terminal frame, the
-loss of the slot, or the end of the worker (D47).
+The task of the slot applies each message to the prediction, synchronously and in order, and records how the run ended.
+``canceled`` is said only when the work has stopped: what ends a run is the worker's terminal message, the loss of the
+slot, or the end of the worker. A run that returned files holds its slot until they are read: the model may overwrite
+them in its next run.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
-import trio
+import msgspec
 
 from cog_trio.bridge.codec import ProtocolBroken
 from cog_trio.bridge.protocol import (
-    Cancelled,
     Done,
     Failed,
     Fetching,
@@ -28,22 +26,22 @@ from cog_trio.bridge.protocol import (
     ProtocolVersion,
     RunCancelled,
     RunFailed,
-    RunFrame,
     SlotId,
-    Terminal,
+    SlotResponse,
 )
 from cog_trio.orchestrator.deadlines import SHUT_DOWN
-from cog_trio.orchestrator.permits import SlotIdle
-from cog_trio.orchestrator.prediction_slot import FileTaker
-from cog_trio.state.prediction import Blame, Fact, Outcome, Prediction
+from cog_trio.orchestrator.permits import PermitMisused, SlotFact
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.status import Blame, Fact, Outcome
 
 if sys.version_info >= (3, 11):
     from typing import assert_never
 else:
     from typing_extensions import assert_never
 
-NamesRun: TypeAlias = Idle | Cancelled | Failed | Terminal
 CUT: Final = Outcome(Fact.CUT)
+_RETURNED: Final = Outcome(Fact.RETURNED)
+_RETURNED_STREAM: Final = Outcome(Fact.RETURNED, is_stream=True)
 
 
 def lost(cause: str, blame: Blame = Blame.WORKER) -> Outcome:
@@ -51,149 +49,202 @@ def lost(cause: str, blame: Blame = Blame.WORKER) -> Outcome:
     return Outcome(Fact.RAISED, cause, blame=Blame.SERVICE_END if cause == SHUT_DOWN else blame)
 
 
+class HeldSlot(Protocol):
+    """The slot that a run is open on."""
+
+    @property
+    def number(self) -> SlotId: ...
+
+    def settle(self, run: Run, fact: SlotFact) -> None:
+        """The run has left the slot."""
+
+
+class FileTaker(Protocol):
+    """Reads the files of one run."""
+
+    @property
+    def error(self) -> str | None:
+        """Why the first file that could not be read was not."""
+
+    def announce(self, item: OutputChunk | FileOutput) -> None:
+        """A file has come, or a value with files inside, at the prediction's ``next_index``: keep its place.
+
+        A file with a ``place`` is one of those inside the item before it. Reading starts at once.
+        """
+
+    async def settled(self) -> None:
+        """Wait until all announced files are read or given up; a bad file raises nothing here."""
+
+
+class RunOwner(Protocol):
+    """Who has a run carried out: the service's side of it. All methods are synchronous."""
+
+    def begun(self, run: Run) -> None:
+        """Its Predict is about to be written."""
+
+    def open_files(self, run: Run) -> FileTaker:
+        """The run puts out its first file."""
+
+    def ended(self, run: Run) -> None:
+        """``run.outcome`` is there. A run that had files still holds its slot: its owner calls ``release``."""
+
+
 class Run:
-    """One run; made by the orchestrator only."""
+    """One run. Its owner makes it, ``Slot.start`` sends it, and the slot's task carries it."""
 
     __slots__ = (
+        "_closed",
         "_due",
-        "_files",
-        "_waiter",
-        "announced",
+        "context",
+        "files",
+        "folder",
+        "folder_made",
+        "input",
+        "input_file",
+        "number",
         "outcome",
         "overrun",
+        "owner",
         "prediction",
         "proof",
-        "run",
-        "settled",
         "slot",
     )
 
-    def __init__(self, slot: SlotId, run: int, prediction: Prediction, files: FileTaker) -> None:
-        self.slot = slot
-        self.run = run
+    def __init__(
+        self,
+        prediction: Prediction,
+        owner: RunOwner,
+        folder: str,
+        input: bytes | memoryview = b"{}",
+        context: dict[str, str] | None = None,
+    ) -> None:
         self.prediction = prediction
-        self.announced = False  # it has put out a file, and the worker waits for FilesTaken
+        self.owner = owner
+        self.folder = folder  # its name: whoever needs it first makes it
+        self.input = input  # JSON
+        self.input_file: str | None = None  # in its place, and in that of the context
+        self.context = context or {}
+        self.number = 0  # of the worker, once it is sent
+        self.slot: HeldSlot | None = None
+        self.files: FileTaker | None = None  # from its first file on
+        self.folder_made = False  # known to have been made; else unknown until the terminal message
         self.outcome: Outcome | None = None
         self.overrun: Outcome | None = None  # it is being stopped because of this, and that is its outcome then
-        self.proof: SlotIdle | None = None
-        self._files = files
+        self.proof: Idle | None = None
+        self._closed = False  # its owner knows that it has ended
         self._due = 0  # files inside the last item that have not come yet
-        self.settled = False  # the slot is idle or lost
-        self._waiter: trio.lowlevel.Task | None = None
 
-    def check_name(self, message: NamesRun) -> None:
-        """See that a message names this run.
+    def __repr__(self) -> str:
+        return f"<Run {self.number} of {self.prediction.id!r}>"
 
-        Raises:
-          ProtocolBroken: if it does not (W18).
-        """
-        if (message.run, message.id, message.slot) != (self.run, self.prediction.id, self.slot):
-            raise ProtocolBroken(
-                f"{type(message).__name__} names run {message.run} of slot {message.slot}, "
-                f"but run {self.run} of slot {self.slot} is open"
-            )
-
-    def apply(self, frame: RunFrame) -> None:
-        """Apply one frame of the slot socket.
+    def apply(self, message: SlotResponse) -> None:
+        """Apply one message of the slot socket.
 
         Raises:
-          ProtocolBroken: if the frame has no place here.
+          ProtocolBroken: if the message has no place here.
         """
         if self.outcome is not None:
-            raise ProtocolBroken(f"{type(frame).__name__} after the end of its run")
+            raise ProtocolBroken(f"{type(message).__name__} after the end of its run")
         if self._due:
-            self._take_inner(frame)
+            self._apply_inner_file(message)
             return
-        match frame:
-            case OutputChunk():
-                self._check_index(frame)
-                if frame.files:
-                    self._announce(frame)
-                else:
-                    self.prediction.add_output(frame.output)
-            case LogLine():
-                self.prediction.append_log(frame.data, frame.source)
+        match message:
             case Done():
-                self.check_name(frame)
-                self.end(Outcome(Fact.RETURNED, is_stream=frame.is_stream))
+                self._check_proof(message.idle)
+                if not isinstance(message.output, msgspec.UnsetType):
+                    if self.prediction.next_index:
+                        raise ProtocolBroken("a result after outputs of the same run")
+                    self.prediction.add_output(message.output)
+                self._end(_RETURNED_STREAM if message.is_stream else _RETURNED, message.idle, message.folder)
+            case OutputChunk():
+                self._check_index(message)
+                if message.files:
+                    self._announce(message)
+                else:
+                    self.prediction.add_output(message.output)
+            case LogLine():
+                self.prediction.append_log(message.data, message.source)
             case RunFailed():
-                self.check_name(frame)
-                self.end(Outcome(Fact.RAISED, frame.error))
+                self._check_proof(message.idle)
+                self._end(Outcome(Fact.RAISED, message.error), message.idle, message.folder)
             case RunCancelled():
-                self.check_name(frame)
-                self.end(CUT)
+                self._check_proof(message.idle)
+                self._end(CUT, message.idle, message.folder)
             case Fetching():
-                self.prediction.fetched = frame.done, frame.total
+                self.prediction.fetched = message.done, message.total
             case Metric():
-                self.prediction.record_metric(frame.name, frame.value, frame.mode)
+                self.prediction.record_metric(message.name, message.value, message.mode)
             case FileOutput():
-                self._check_index(frame)
-                self._announce(frame)
+                self._check_index(message)
+                self._announce(message)
             case ProtocolVersion():
                 raise ProtocolBroken("ProtocolVersion in the middle of a run")
             case _:
-                assert_never(frame)
+                assert_never(message)
 
     def _announce(self, item: OutputChunk | FileOutput) -> None:
-        self.announced = True
+        if self.files is None:
+            self.files = self.owner.open_files(self)
         self._due = item.files
-        self._files.announce(item)
+        self.files.announce(item)
 
-    def _take_inner(self, frame: RunFrame) -> None:
+    def _apply_inner_file(self, message: SlotResponse) -> None:
         """One of the files inside the last item: nothing else may come before all of them are there."""
         index = self.prediction.next_index - 1
-        if not isinstance(frame, FileOutput) or frame.place is None or frame.index != index:
-            raise ProtocolBroken(f"{type(frame).__name__} where a file inside output {index} is due")
+        if not isinstance(message, FileOutput) or message.place is None or message.index != index:
+            raise ProtocolBroken(f"{type(message).__name__} where a file inside output {index} is due")
+        assert self.files is not None
         self._due -= 1
-        self._files.announce(frame)
+        self.files.announce(message)
 
-    def _check_index(self, frame: OutputChunk | FileOutput) -> None:
-        if isinstance(frame, FileOutput) and frame.place is not None:
-            raise ProtocolBroken(f"a file inside output {frame.index}, which has room for none")
-        if frame.index != self.prediction.next_index:
-            raise ProtocolBroken(f"output {frame.index} came where output {self.prediction.next_index} is due")
+    def _check_index(self, message: OutputChunk | FileOutput) -> None:
+        if isinstance(message, FileOutput) and message.place is not None:
+            raise ProtocolBroken(f"a file inside output {message.index}, which has room for none")
+        if message.index != self.prediction.next_index:
+            raise ProtocolBroken(f"output {message.index} came where output {self.prediction.next_index} is due")
 
-    @property
-    def awaits_idle(self) -> bool:
-        """It has ended, and the worker waits for nothing more of us."""
-        return self.outcome is not None and self.proof is None and not self.announced
+    def check_name(self, message: Idle | Failed) -> None:
+        """See that a message names this run.
 
-    def end(self, outcome: Outcome) -> None:
-        """Record how it ended; the first end stands, and a cause of our own before what the model says last."""
-        if self.outcome is None:
-            self.outcome = outcome if self.overrun is None or outcome.ours else self.overrun
-            self._wake()
-
-    def settle(self, proof: SlotIdle | None) -> None:
-        """The slot is idle (with the proof) or lost (without)."""
-        self.proof = proof
-        self.settled = True
-        self._wake()
-
-    def _wake(self) -> None:
-        """One wake for outcome and proof together: that is the usual case, and each turn of the scheduler counts."""
-        if self._waiter is not None and self.outcome is not None and (self.settled or self.announced):
-            trio.lowlevel.reschedule(self._waiter)
-            self._waiter = None
-
-    async def wait_ended(self, ask_to_stop: Callable[[], None]) -> None:
-        """Wait for the outcome, and for idleness too unless files must be taken before.
-
-        Cancellation: calls ``ask_to_stop`` and waits on; it is delivered at the task's next checkpoint.
+        Raises:
+          ProtocolBroken: if it does not.
         """
-        if self.outcome is None or not (self.settled or self.announced):
-            await self._sleep(ask_to_stop)
+        assert self.slot is not None
+        if (message.run, message.id, message.slot) != (self.number, self.prediction.id, self.slot.number):
+            raise ProtocolBroken(
+                f"{type(message).__name__} names run {message.run} of slot {message.slot}, "
+                f"but run {self.number} of slot {self.slot.number} is open"
+            )
 
-    async def wait_settled(self) -> None:
-        """Wait until the slot is idle or lost. Cancellation: waits on."""
-        if not self.settled:
-            self.announced = False
-            await self._sleep(lambda: None)
+    def _check_proof(self, idle: Idle) -> None:
+        self.check_name(idle)
+        self.proof = idle
 
-    async def _sleep(self, on_cancel: Callable[[], None]) -> None:
-        def abort(_: object) -> trio.lowlevel.Abort:
-            on_cancel()
-            return trio.lowlevel.Abort.FAILED
+    def _end(self, outcome: Outcome, proof: Idle, folder_made: bool) -> None:
+        self.proof = proof
+        self.folder_made = folder_made or self.folder_made
+        self.outcome = outcome if self.overrun is None else self.overrun
 
-        self._waiter = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(abort)
+    def lose(self, outcome: Outcome) -> None:
+        """End it by a cause of our own, without a word of the worker. An end that has come stands."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self.folder_made = True  # nobody can say that it was not
+        self.close()
+
+    def close(self) -> None:
+        """Tell the owner that it has ended: once."""
+        if not self._closed:
+            self._closed = True
+            self.owner.ended(self)
+
+    def into_idle(self, proof: Idle) -> None:
+        """Give the slot back, with the worker's proof. A slot that was lost meanwhile stays lost.
+
+        Raises:
+          PermitMisused: if the proof is not of this run, or the slot is not in use by it.
+        """
+        slot = self.slot
+        if slot is None or (proof.slot, proof.id, proof.run) != (slot.number, self.prediction.id, self.number):
+            raise PermitMisused(f"no proof for {self!r}: {proof}")
+        slot.settle(self, SlotFact.PROVEN)

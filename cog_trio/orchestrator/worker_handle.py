@@ -32,15 +32,26 @@ from cog_trio.bridge.protocol import (
 from cog_trio.config.settings import Settings
 from cog_trio.inputs.compiled_schema import UnusableSchema
 from cog_trio.inputs.validation import Validator
+from cog_trio.orchestrator.control_channel import Event, WorkerGone
+from cog_trio.orchestrator.health_checks import WorkerLost
 from cog_trio.orchestrator.log_context import WORKER
-from cog_trio.orchestrator.orchestrator import NeverReady, Orchestrator, TextLost, WorkerLost, open_orchestrator
-from cog_trio.orchestrator.permits import PermitInUse
+from cog_trio.orchestrator.orchestrator import NeverReady, Orchestrator, open_orchestrator
+from cog_trio.orchestrator.permits import PermitPool
+from cog_trio.orchestrator.slot import Slot
 from cog_trio.orchestrator.spawn import WorkerProcess, spawn
+from cog_trio.orchestrator.worker_life import (
+    IN_SETUP,
+    PLACE,
+    PROCESS,
+    Life,
+    PlaceFact,
+    PlaceState,
+    ProcessState,
+)
 from cog_trio.state.health import Health, HealthState, WorkerHealth
 from cog_trio.state.service_events import ServiceEvents, WorkerDescribed, WorkerEnded, WorkerReady, WorkerStarted
 
 if TYPE_CHECKING:
-    from cog_trio.orchestrator.orchestrator import Event
     from cog_trio.orchestrator.process import WorkerLink
 
 log = logging.getLogger("cog_trio.service")
@@ -58,13 +69,6 @@ LONGEST_PAUSE: Final = 60.0  # seconds; a worker that was ready for so long has 
 MAX_NAMES: Final = 20  # dropped inputs that one line of the log names
 MAX_NAME: Final = 100  # characters of each
 OUTPUTS: Final = {Mode.PREDICT: "Output", Mode.TRAIN: "TrainingOutput"}  # names of their components
-
-
-class FreeSlot(NamedTuple):
-    """A slot that was taken, and the worker that it is of."""
-
-    orchestrator: Orchestrator
-    permit: PermitInUse
 
 
 class ModelCallable(NamedTuple):
@@ -96,7 +100,7 @@ UNKNOWN: Final = ModelCallable()
 class WorkerHandle:
     """One worker of a service; its tasks live in the service's nursery.
 
-    ``on_idle`` is called when a slot is free again, ``on_change`` when the worker is ready, gone or at its end.
+    ``on_change`` is called when the worker is ready, gone or at its end.
     """
 
     def __init__(
@@ -105,82 +109,76 @@ class WorkerHandle:
         settings: Settings,
         nursery: trio.Nursery,
         service_events: ServiceEvents,
+        permits: PermitPool[Slot],
         on_change: Callable[[], None],
-        on_idle: Callable[[], None],
     ) -> None:
         self.health = Health(service_events.now, settings.log_limit)
         self.orchestrator: Orchestrator | None = None  # while READY
         self.schema: bytes | None = None  # the OpenAPI document, from Described on
         self.streaming = False
         self.model_callables: dict[Mode, ModelCallable] = {}  # complete while READY
-        self.ended = False  # it has ended and was reaped, and no other one will follow
         self._number = number
         self._service_events = service_events
+        self._permits = permits
         self._on_change = on_change
-        self._on_idle = on_idle
         self._settings = settings
         self._nursery = nursery
-        self._compiled = trio.Event()
-        self._setting_up = False
-        self._alive = False  # a worker was started and has not ended
+        self._place = Life(PLACE)
+        self._process = Life(PROCESS)  # of the last one that was started
+        self._announced = False  # as started, and not yet as ended
         self._pause = FIRST_PAUSE
         self._began = 0.0  # on the trio clock: this setup, and when it was over
         self._ready_since = 0.0
-        self._life = trio.CancelScope()
-        self.begun = False  # ``run`` was called, or is about to be
+        self._scope = trio.CancelScope()  # around its lives
         self._serving: Orchestrator | None = None  # from READY until the worker has ended, also when it has retired
-        self._stopping = False
+
+    @property
+    def ended(self) -> bool:
+        """Its worker has ended and was reaped, and no other one will follow."""
+        return self._place.state is PlaceState.CLOSED
+
+    @property
+    def _stopping(self) -> bool:
+        return self._place.state is PlaceState.STOPPING
 
     @property
     def capacity(self) -> int:
         """Slots while it is ready."""
-        return 0 if self.orchestrator is None else self.orchestrator.pool.capacity
-
-    @property
-    def available(self) -> int:
-        """Slots that can be taken now."""
-        return 0 if self.orchestrator is None else self.orchestrator.pool.available
+        return 0 if self.orchestrator is None else self.orchestrator.capacity
 
     def show(self, check_error: str | None) -> WorkerHealth:
         """It alone, as health lists it."""
-        health, unset = self.health, msgspec.UNSET
-        if self.orchestrator is None:
+        health, unset, worker = self.health, msgspec.UNSET, self.orchestrator
+        if worker is None:
             return WorkerHealth(health.state.value, cause=unset if health.cause is None else health.cause)
-        pool = self.orchestrator.pool
-        shown = health.snapshot(busy=not pool.available, draining=False, user_healthcheck_error=check_error)
+        shown = health.snapshot(busy=not worker.available, draining=False, user_healthcheck_error=check_error)
         return WorkerHealth(
             shown.status,
-            slots=pool.capacity,
-            busy=pool.capacity - pool.available,
-            pid=self.orchestrator.described.pid,
+            slots=worker.capacity,
+            busy=worker.capacity - worker.available,
+            pid=worker.described.pid,
             user_healthcheck_error=unset if check_error is None else check_error,
         )
 
-    def acquire_nowait(self) -> FreeSlot:
-        """Take a slot.
-
-        Raises:
-          trio.WouldBlock: if none is available.
-        """
-        if self.orchestrator is None:
-            raise trio.WouldBlock
-        return FreeSlot(self.orchestrator, self.orchestrator.pool.acquire_nowait())
-
-    async def run(
+    def start(
         self, worker: WorkerProcess | WorkerLink | None, init: Init, cwd: str | None, environment: Mapping[str, str]
     ) -> None:
-        """Own the worker, and those that follow it, from start to end; what is spawned here runs in ``cwd``.
+        """Start its task, which owns the worker and those that follow it; what is spawned there runs in ``cwd``."""
+        self._place.step(PlaceFact.STARTED)
+        self._nursery.start_soon(self._run, worker, init, cwd, environment)
 
-        Shielded until ``stop``, which the service's shutdown always comes to: an outer cancellation must not take
+    async def _run(
+        self, worker: WorkerProcess | WorkerLink | None, init: Init, cwd: str | None, environment: Mapping[str, str]
+    ) -> None:
+        """Shielded until ``stop``, which the service's shutdown always comes to: an outer cancellation must not take
         the worker away under predictions that are being cancelled.
         """
-        self._life.shield = True
+        self._scope.shield = True
         if self._settings.workers > 1:
             WORKER.set(self._number)
         try:
-            with self._life:
+            with self._scope:
                 while worker is not None or not self._stopping:  # one that was given must be buried
-                    self._setting_up = True
                     try:
                         worker = worker or spawn(cwd, environment)
                         self._has_started(worker)
@@ -197,19 +195,23 @@ class WorkerHandle:
                     self._pause = min(2 * self._pause, LONGEST_PAUSE)
         finally:
             self.orchestrator = self._serving = None
-            self.ended = True
-            if self._alive:
-                self._has_ended(None)
+            self._has_ended(None)
+            self._place.step(PlaceFact.EMPTIED)
             self._on_change()
 
     async def _serve(self, worker: WorkerProcess | WorkerLink, init: Init) -> None:
-        self._compiled = trio.Event()
-        async with open_orchestrator(worker, init, self._settings, on_event=self._on_event) as orchestrator:
-            await self._compiled.wait()
-            if orchestrator.cause is None:  # it may have died while we compiled
+        async with open_orchestrator(
+            worker,
+            init,
+            self._settings,
+            on_event=self._on_event,
+            pool=self._permits,
+            number=self._number,
+            life=self._process,
+            prepare=self._compile,
+        ) as orchestrator:
+            if orchestrator.cause is None:  # it may have died in the meantime
                 self.orchestrator = self._serving = orchestrator
-                orchestrator.pool.on_idle = self._on_idle
-                self._setting_up = False
                 self._ready_since = trio.current_time()
                 self.health.set_up()
                 log.info("Server ready")
@@ -220,29 +222,31 @@ class WorkerHandle:
             await orchestrator.wait_ended()
 
     def _has_started(self, worker: WorkerProcess | WorkerLink) -> None:
-        self._alive = True
+        self._process = Life(PROCESS)
+        self._announced = True
         self._began = trio.current_time()
         if self._service_events.observed:
             pid = worker.pid if isinstance(worker, WorkerProcess) else None
             self._service_events.publish(WorkerStarted(self._service_events.now(), self._number, pid))
 
     def _has_ended(self, cause: str | None) -> None:
-        self._alive = False
-        if self._service_events.observed:
+        announced, self._announced = self._announced, False
+        if announced and self._service_events.observed:
             self._service_events.publish(WorkerEnded(self._service_events.now(), self._number, cause))
 
     def retire(self) -> None:
         """Take no more runs; those that there are may end before ``stop``. A worker in setup ends now."""
-        self._stopping = True
+        self._place.step(PlaceFact.STOPPED)
         if self.orchestrator is None:
             self.stop()
+        else:
+            self.orchestrator.withdraw()
         self.orchestrator = None
 
     def stop(self) -> None:
         """End the worker: asked first, killed after the orchestrator's grace. Repeatable."""
-        self._stopping = True
-        self._life.cancel()
-        self.ended = self.ended or not self.begun
+        self._place.step(PlaceFact.STOPPED)
+        self._scope.cancel()
 
     def kill(self) -> None:
         """End the worker at once."""
@@ -254,13 +258,11 @@ class WorkerHandle:
         """The worker is of no use any more."""
         self.orchestrator = self._serving = None
         again = self._settings.respawn and (self.health.state is HealthState.READY or self.health.respawns)
-        if self._setting_up:
+        if self._process.state in IN_SETUP or self._process.state is ProcessState.BURIED:
             log.error("setup failed: %s", cause)
         elif trio.current_time() - self._ready_since >= LONGEST_PAUSE:
             self._pause = FIRST_PAUSE
-        self._setting_up = False
-        if self._alive:
-            self._has_ended(None if self._stopping else cause)
+        self._has_ended(None if self._stopping else cause)
         if self._stopping:
             log.info("the worker has ended: %s", cause)
         elif again:
@@ -277,7 +279,7 @@ class WorkerHandle:
         if isinstance(event, Log):
             self._on_log(event)
         elif isinstance(event, WorkerLog):
-            if self._setting_up:
+            if self._process.state in IN_SETUP:
                 self.health.log.runtime(event.target, event.message)
             worker_log.log(LEVELS[event.level], "%s", event.message, extra={"worker_target": event.target})
         elif isinstance(event, DroppedLogs):
@@ -286,29 +288,27 @@ class WorkerHandle:
             self.streaming = event.streaming
             self.schema = bytes(event.schema)
             self.health.versions.update(event.versions)
-            self._nursery.start_soon(self._compile, event, self._compiled)
             if self._service_events.observed:
                 self._service_events.publish(WorkerDescribed(self._service_events.now(), self._number))
-        elif isinstance(event, TextLost):
+        elif isinstance(event, WorkerGone):
             self._lose(event.cause)
 
     def _on_log(self, event: Log) -> None:
-        if self._setting_up:
+        if self._process.state in IN_SETUP:
             self.health.log.user(event.source.value, event.data)
         extra = {} if event.id is None else {"id": event.id}
         for line in event.data.removesuffix("\n").split("\n"):
             user_log.info("%s", line, extra=extra)
 
-    async def _compile(self, described: Described, compiled: trio.Event) -> None:
+    async def _compile(self, described: Described) -> None:
+        """Compile the model's schemas in a thread, beside setup."""
+
         def compile() -> dict[Mode, ModelCallable]:
             document = msgspec.json.decode(described.schema)
             tables = {Mode.PREDICT: described.inputs, Mode.TRAIN: described.train_inputs}
             return {mode: _model_callable(document, mode, table) for mode, table in tables.items() if table is not None}
 
-        model_callables = await trio.to_thread.run_sync(compile)
-        if compiled is self._compiled:  # not of a worker that is gone
-            self.model_callables = model_callables
-        compiled.set()
+        self.model_callables = await trio.to_thread.run_sync(compile)
 
     @property
     def has_check(self) -> bool:

@@ -16,8 +16,10 @@ import trio
 
 from cog_trio.bridge.protocol import Init, Mode
 from cog_trio.config.settings import Settings, worker_variables
+from cog_trio.orchestrator.permits import PermitPool
+from cog_trio.orchestrator.slot import Slot
 from cog_trio.orchestrator.spawn import WorkerProcess
-from cog_trio.orchestrator.worker_handle import UNKNOWN, FreeSlot, ModelCallable, WorkerHandle
+from cog_trio.orchestrator.worker_handle import UNKNOWN, ModelCallable, WorkerHandle
 from cog_trio.state.health import RUNTIME_TARGET, HealthSnapshot, HealthState
 from cog_trio.state.service_events import ServiceEvents
 
@@ -36,7 +38,8 @@ BEST_FIRST: Final = (
 class WorkerPool:
     """The workers of one service; their tasks live in its nursery.
 
-    ``on_idle`` is called when a slot is free again, ``on_change`` when a worker is ready, gone or at its end.
+    ``on_idle`` is called when a slot is free again, ``on_change`` when a worker is ready, gone or at its end. The idle
+    slots of all of them are in ``permits``.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class WorkerPool:
         self._nursery = nursery
         self._service_events = service_events
         self._on_change = on_change
-        self._on_idle = on_idle
+        self.permits = PermitPool[Slot](on_idle)
         self._workers = self._make()
         self._retired: list[WorkerHandle] = []  # that others are to follow, until they have ended
         self._cleared = trio.Event()  # none of these is left
@@ -72,9 +75,8 @@ class WorkerPool:
         for number, handle in enumerate(self._workers):
             if handle.health.state is HealthState.UNKNOWN:
                 handle.health.spawned()
-            handle.begun = True
             variables = {**environment, **worker_variables(self._settings, number)}
-            self._nursery.start_soon(handle.run, None if number else worker, init, cwd, variables)
+            handle.start(None if number else worker, init, cwd, variables)
 
     def retire(self, why: str) -> None:
         """Others are to follow: from now on nothing more is sent to those that there are."""
@@ -102,7 +104,7 @@ class WorkerPool:
 
     def _make(self) -> tuple[WorkerHandle, ...]:
         return tuple(
-            WorkerHandle(number, self._settings, self._nursery, self._service_events, self._changed, self._on_idle)
+            WorkerHandle(number, self._settings, self._nursery, self._service_events, self.permits, self._changed)
             for number in range(self._settings.workers)
         )
 
@@ -144,11 +146,6 @@ class WorkerPool:
         return any(handle.orchestrator is not None for handle in self._workers)
 
     @property
-    def available(self) -> int:
-        """Slots that can be taken now."""
-        return sum(handle.available for handle in self._workers)
-
-    @property
     def capacity(self) -> int:
         """Slots of those that are ready."""
         return sum(handle.capacity for handle in self._workers)
@@ -179,7 +176,7 @@ class WorkerPool:
         """Health as it is shown. ``errors``: of the user's check, by the number of the worker."""
         settings = self._settings
         shown = self._lead.health.snapshot(
-            busy=self.ready and not self.available,
+            busy=self.ready and not self.permits.available,
             draining=draining,
             user_healthcheck_error=errors[min(errors)] if errors else None,
         )
@@ -194,14 +191,6 @@ class WorkerPool:
         )
 
     # What is asked of them.
-
-    def acquire_nowait(self) -> FreeSlot:
-        """Take a slot of the worker that has the most idle ones.
-
-        Raises:
-          trio.WouldBlock: if none is available.
-        """
-        return max(self._workers, key=lambda handle: handle.available).acquire_nowait()
 
     async def check(self) -> dict[int, str]:
         """Why the user's health check did not pass, by the number of the worker; all are asked at once (W28: if

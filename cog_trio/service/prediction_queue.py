@@ -1,36 +1,37 @@
-"""Who waits for a slot (D5): first come, first served, within a bound and for a time.
+"""The predictions that wait for a slot: first come, first served, within a bound and for a time.
 
 A prediction enters with a slot in hand when one is free, else it goes to the end of the line; a bound of none is a
-line where nobody can stand. Slots are handed over synchronously, as soon as one is free, so a slot is never free
-while somebody waits and nobody overtakes. Who is cancelled has left in that moment. Who waits too long, or for
-nothing, is refused: the prediction ends without having begun, and ``Prediction.refusal`` tells why.
+line where nothing can wait. Slots are handed over synchronously, as soon as one is free, so a slot is never free
+while a prediction waits and nothing overtakes. A cancelled prediction has left in that moment. One that waits too long,
+or for nothing, is refused: it ends without having begun, and ``Prediction.refusal`` says why.
 """
 
 from __future__ import annotations
 
 import trio
 
-from cog_trio.orchestrator.worker_handle import FreeSlot
-from cog_trio.orchestrator.worker_pool import WorkerPool
+from cog_trio.orchestrator.permits import PermitPool
+from cog_trio.orchestrator.slot import Slot
 from cog_trio.state.health import HealthSnapshot
-from cog_trio.state.prediction import Blame, Fact, Outcome, Prediction
+from cog_trio.state.prediction import Prediction
 from cog_trio.state.refusals import QueueTimedOut, Rejected, not_ready
+from cog_trio.state.status import Blame, Fact, Outcome
 
 
 class QueueEntry:
-    """A prediction's slot, or its place in the line until then; made by the queue only."""
+    """A prediction's place in the line; made by the queue only."""
 
-    __slots__ = ("deadline", "decided", "free_slot", "prediction", "refusal")
+    __slots__ = ("deadline", "decided", "prediction", "refusal", "slot")
 
     def __init__(self, prediction: Prediction, deadline: float) -> None:
         self.prediction = prediction
         self.deadline = deadline
-        self.free_slot: FreeSlot | None = None
+        self.slot: Slot | None = None
         self.refusal: Rejected | None = None
         self.decided = trio.Event()
 
-    def grant(self, free_slot: FreeSlot) -> None:
-        self.free_slot = free_slot
+    def grant(self, slot: Slot) -> None:
+        self.slot = slot
         self.decided.set()
 
     def refuse(self, refusal: Rejected) -> None:
@@ -41,8 +42,8 @@ class QueueEntry:
 class PredictionQueue:
     """The line of one service. ``size``: how many may wait; ``timeout``: for how many seconds."""
 
-    def __init__(self, worker_pool: WorkerPool, size: int, timeout: float) -> None:
-        self._worker_pool = worker_pool
+    def __init__(self, pool: PermitPool[Slot], size: int, timeout: float) -> None:
+        self._pool = pool
         self._size = size
         self._timeout = timeout
         self._line: dict[Prediction, QueueEntry] = {}  # in the order in which they came
@@ -55,55 +56,53 @@ class PredictionQueue:
     def has_room(self) -> bool:
         """One more can be taken: to run, or to wait."""
         size = self._size
-        return (
-            self._worker_pool.available > 0 or len(self._line) < size or len(self) < size
-        )  # who has left is counted last
+        return self._pool.available > 0 or len(self._line) < size or len(self) < size  # who has left is counted last
 
-    def enter(self, prediction: Prediction) -> QueueEntry:
+    def enter(self, prediction: Prediction) -> Slot | QueueEntry:
         """Take a slot, or a place at the end of the line; there must be room."""
-        turn = QueueEntry(prediction, trio.current_time() + self._timeout)
-        if self._worker_pool.available:
-            turn.grant(self._worker_pool.acquire_nowait())
-        else:
-            prediction.queued = True
-            self._line[prediction] = turn
-        return turn
+        if (slot := self._pool.acquire()) is not None:
+            return slot
+        entry = QueueEntry(prediction, trio.current_time() + self._timeout)
+        prediction.queued = True
+        self._line[prediction] = entry
+        return entry
 
     def advance(self) -> None:
         """Hand over what is free to those who are first."""
-        while self._line and self._worker_pool.available:
-            prediction = next(iter(self._line))
+        while self._line:
+            prediction, entry = next(iter(self._line.items()))
             if not prediction.cancel_requested:
-                self._line[prediction].grant(self._worker_pool.acquire_nowait())
+                if (slot := self._pool.acquire()) is None:
+                    return
+                entry.grant(slot)
             self._leave(prediction)
 
     def dissolve(self, health: HealthSnapshot) -> None:
-        """Nobody's turn will come: refuse all, because of the service's health."""
-        for prediction, turn in list(self._line.items()):
-            turn.refuse(not_ready(health, prediction.id))
+        """No turn will come: refuse all, because of the service's health."""
+        for prediction, entry in list(self._line.items()):
+            entry.refuse(not_ready(health, prediction.id))
             self._leave(prediction)
 
     def _leave(self, prediction: Prediction) -> None:
         prediction.queued = False
         self._line.pop(prediction, None)
 
-    async def wait(self, turn: QueueEntry) -> FreeSlot | Outcome:
+    async def wait(self, entry: QueueEntry) -> Slot | Outcome:
         """The slot, when the turn has come (no checkpoint if it has), or the outcome of a refusal.
 
         Cancellation: the place is left; a slot that was handed over in that moment goes to the next.
         """
-        if not turn.decided.is_set():
+        if not entry.decided.is_set():
             try:
-                with trio.move_on_at(turn.deadline):
-                    await turn.decided.wait()
+                with trio.move_on_at(entry.deadline):
+                    await entry.decided.wait()
             except trio.Cancelled:
-                if turn.free_slot is not None:
-                    with turn.free_slot.permit:
-                        pass
+                if entry.slot is not None:
+                    entry.slot.release()
                 raise
             finally:
-                self._leave(turn.prediction)
-        if turn.free_slot is not None:
-            return turn.free_slot
-        refusal = turn.refusal or QueueTimedOut(turn.prediction.id, self._timeout)
+                self._leave(entry.prediction)
+        if entry.slot is not None:
+            return entry.slot
+        refusal = entry.refusal or QueueTimedOut(entry.prediction.id, self._timeout)
         return Outcome(Fact.RAISED, refusal.text, blame=Blame.SERVICE, refusal=refusal)

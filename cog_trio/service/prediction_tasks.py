@@ -1,7 +1,12 @@
-"""The task of each prediction: from its turn to its terminal step.
+"""From a created prediction to its terminal step: what the service does between clients and the slots of the workers.
 
-It sits in the prediction's own cancel scope. At its end the order is fixed: permit back (or slot poisoned), folder
-gone, *then* the terminal state is published, so that whoever learns the outcome can send the next request at once (W1).
+A plain prediction needs no task: its slot is taken and its Predict written by the step that creates it, and its slot's
+task carries it. A task is started for what must wait on its behalf: a turn in the queue, a large input that goes to the
+disk, output files that are read or uploaded.
+
+At its end the order is fixed: the slot is idle (or lost), *then* the terminal state is published, the reply goes out,
+and the books are kept, all in one step. So whoever learns of the end can send the next request at once, and finds the
+prediction among those that have ended.
 """
 
 from __future__ import annotations
@@ -13,22 +18,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
+import trio
 
+from cog_trio.bridge.codec import FrameTooLarge
 from cog_trio.config.settings import Settings
 from cog_trio.files.output_files import OutputFiles
 from cog_trio.files.upload import UploadTarget
 from cog_trio.files.workspace import Workspace, needs_spill, spill
-from cog_trio.orchestrator.prediction_slot import PredictionSlot, RunRequest
+from cog_trio.orchestrator.run import CUT, FileTaker, Run, lost
+from cog_trio.orchestrator.slot import Slot
 from cog_trio.service.prediction_queue import PredictionQueue, QueueEntry
-from cog_trio.state.prediction import Blame, Fact, Outcome, Prediction
+from cog_trio.state.internal_errors import INTERNAL_ERROR, Where, contain
+from cog_trio.state.prediction import Prediction
 from cog_trio.state.retention import RetainedPredictions
 from cog_trio.state.service_events import ServiceEvents
+from cog_trio.state.status import Blame, Fact, Outcome
 
 log: Final = logging.getLogger("cog_trio.service")
 
-CUT: Final = Outcome(Fact.CUT)
-BROKEN: Final = Outcome(Fact.RAISED, "InternalError: the service failed while this prediction ran", blame=Blame.SERVICE)
+BROKEN: Final = Outcome(Fact.RAISED, INTERNAL_ERROR, blame=Blame.SERVICE)
 
 
 class PredictionTasks:
@@ -61,62 +69,109 @@ class PredictionTasks:
         return self.open.get(id) or self.retained.get(id)
 
     def start(self, prediction: Prediction, input: bytes | memoryview, context: dict[str, str]) -> None:
-        """Register it and start its task; there is room in the queue."""
+        """Register it, and start its run or the task that waits for it; there is room in the queue."""
         self.open[prediction.id] = prediction
-        turn = self._queue.enter(prediction)
+        run = Run(prediction, self, self._workspace.run_folder(), input, context)
+        entry = self._queue.enter(prediction)
         self._service_events.has_created(prediction)
-        self._start_soon(self._run, turn, input, context)
+        if isinstance(entry, Slot) and not needs_spill(input, context):
+            self._begin(run, entry)
+        else:
+            self._start_soon(self._wait_and_begin, run, entry)
 
-    async def _run(self, turn: QueueEntry, input: bytes | memoryview, context: dict[str, str]) -> None:
-        prediction = turn.prediction
-        folder = self._workspace.run_folder()
-        files = OutputFiles(prediction, folder, self._workspace, self._start_soon, target=self._target_of(folder))
-        outcome = CUT  # stands when the cancellation comes before anything was sent, or while files are read
+    def _begin(self, run: Run, slot: Slot) -> None:
+        """Send the run; a cancellation that came before cuts it, before a byte is written."""
+        if run.prediction.cancel_requested:
+            slot.release()
+            self._finish(run, CUT)
+            return
+        with contain(Where.RUN, lambda _: self._give_up(run, slot), id=run.prediction.id):
+            try:
+                slot.start(run)
+            except FrameTooLarge as error:
+                slot.release()
+                self._finish(run, lost(str(error), Blame.SERVICE))
+
+    def _give_up(self, run: Run, slot: Slot) -> None:
+        slot.worker.break_slot(slot, INTERNAL_ERROR, Blame.SERVICE)
+        run.lose(BROKEN)
+
+    async def _wait_and_begin(self, run: Run, entry: Slot | QueueEntry) -> None:
+        """Wait for a slot and put a large input on the disk, in a cancel scope of its own."""
+        outcome: Outcome | None = CUT
+        wall = contain(Where.RUN, id=run.prediction.id)
         try:
-            with prediction.scope:
-                free_slot = await self._queue.wait(turn)
-                if isinstance(free_slot, Outcome):
-                    outcome = free_slot
-                else:
-                    slot = PredictionSlot(prediction, free_slot.permit, self._service_events.has_started)
-                    job = await self._job(slot, folder, input, context)
-                    outcome = job if isinstance(job, Outcome) else await free_slot.orchestrator.run(slot, job, files)
-        except Exception:  # a bug of ours: it ends the service, but nobody waits for ever
-            outcome = BROKEN
-            raise
+            with wall, trio.CancelScope() as scope:
+                run.prediction.enter(scope)
+                slot = entry if isinstance(entry, Slot) else await self._queue.wait(entry)
+                outcome = slot if isinstance(slot, Outcome) else await self._prepare_and_begin(run, slot)
         finally:
-            if self._workspace.used(folder):
-                await self._workspace.remove(folder)
-            self._finish(prediction, outcome, files.error)
+            if outcome is not None:
+                self._finish(run, BROKEN if wall.failed else outcome)
 
-    def _target_of(self, folder: str) -> UploadTarget | None:
-        """Where the files of a run go: those that stay with us get a folder of the run's own, of the same name."""
-        if self._output_folder is None:
-            return self._target
-        return UploadTarget((self._output_folder / os.path.basename(folder)).as_uri(), math.inf)
+    async def _prepare_and_begin(self, run: Run, slot: Slot) -> Outcome | None:
+        """Send a run, its input on the disk where it is large. Gives the outcome of one that could not be sent.
 
-    async def _job(
-        self, slot: PredictionSlot, folder: str, input: bytes | memoryview, context: dict[str, str]
-    ) -> RunRequest | Outcome:
-        """What the worker gets; its outcome, if it could not be made. The permit is given back on every way out
-        but the good one."""
-        if not needs_spill(input, context):
-            return RunRequest(output_dir=folder, input=msgspec.Raw(input), context=context)
+        Cancellation: the slot is given back.
+        """
         try:
-            return RunRequest(output_dir=folder, input_file=await spill(folder, input, context))
-        except BaseException as error:
-            with slot.permit:
-                if not isinstance(error, OSError):
-                    raise
-            return Outcome(Fact.RAISED, f"{type(error).__name__}: {error}", blame=Blame.SERVICE)
+            if needs_spill(run.input, run.context):
+                run.folder_made = True
+                run.input_file = await spill(run.folder, run.input, run.context)
+            if slot.worker.cause is not None:
+                await slot.worker.wait_ended()  # whoever hears of this end finds the worker's end in health
+        except OSError as error:
+            slot.release()
+            return lost(f"{type(error).__name__}: {error}", Blame.SERVICE)
+        except BaseException:
+            slot.release()
+            raise
+        if slot.worker.cause is not None:
+            slot.release()
+            return lost(slot.worker.cause)
+        self._begin(run, slot)
+        return None
 
-    def _finish(self, prediction: Prediction, outcome: Outcome, file_error: str | None) -> None:
-        """The terminal step, and all bookkeeping with it."""
-        if not outcome.ours:
-            if prediction.cancel_requested:
-                outcome = CUT  # the work has stopped and its end was asked for, whatever it said last
-            elif file_error is not None and outcome.fact is Fact.RETURNED:
-                outcome = Outcome(Fact.RAISED, file_error)
+    # What its slot says of a run.
+
+    def begun(self, run: Run) -> None:
+        self._service_events.has_started(run.prediction)
+
+    def open_files(self, run: Run) -> OutputFiles:
+        target = self._target
+        if self._output_folder is not None:  # files that stay with us get a folder of the run's own, of the same name
+            target = UploadTarget((self._output_folder / os.path.basename(run.folder)).as_uri(), math.inf)
+        return OutputFiles(run.prediction, run.folder, self._workspace, self._start_soon, target=target)
+
+    def ended(self, run: Run) -> None:
+        if run.files is not None:
+            self._start_soon(self._finish_with_files, run, run.files)
+        else:
+            assert run.outcome is not None
+            self._finish(run, run.outcome)
+
+    async def _finish_with_files(self, run: Run, files: FileTaker) -> None:
+        """Read or upload what is left of its files; the slot is held until then, since the model may overwrite them."""
+        assert run.outcome is not None
+        outcome = CUT
+        wall = contain(Where.RUN, id=run.prediction.id)
+        try:
+            with wall, trio.CancelScope() as scope:
+                run.prediction.enter(scope)
+                await files.settled()
+                outcome = run.outcome
+        finally:
+            if files.error is not None and outcome.fact is Fact.RETURNED:
+                outcome = Outcome(Fact.RAISED, files.error)
+            self._finish(run, BROKEN if wall.failed else outcome)
+
+    def _finish(self, run: Run, outcome: Outcome) -> None:
+        """The terminal step, and all bookkeeping with it: the slot first, then the reply, then the books."""
+        prediction = run.prediction
+        if run.proof is not None:
+            run.into_idle(run.proof)
+        if prediction.cancel_requested and not outcome.ours:
+            outcome = CUT  # the work has stopped and its end was asked for, whatever it said last
         prediction.finish(outcome)
         self._service_events.has_finished(prediction)
         del self.open[prediction.id]
@@ -125,3 +180,5 @@ class PredictionTasks:
             log.warning(
                 "%d bytes of log text were dropped: over %d", dropped, self._log_limit, extra={"id": prediction.id}
             )
+        if run.folder_made:
+            self._start_soon(self._workspace.remove, run.folder)

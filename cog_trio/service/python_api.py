@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,9 +26,10 @@ from cog_trio.bridge.protocol import Json, Mode
 from cog_trio.files.output_files import data_url
 from cog_trio.net.urls import shown_url
 from cog_trio.service.prediction_stream import PredictionStream
-from cog_trio.state.event_log import Subscription
+from cog_trio.service.service_interface import ServiceInterface
 from cog_trio.state.ids import BAD_ID, BAD_WEBHOOK, is_id, is_url
-from cog_trio.state.prediction import ALL_EVENTS, Prediction, WebhookEvent
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Prediction
 from cog_trio.state.prediction_errors import interruption
 
 log: Final = logging.getLogger("cog_trio.service")
@@ -38,32 +38,11 @@ STOP_LIMIT: Final = 5.0  # seconds that a caller who leaves waits for the model 
 _NO_JSON: Final = "an input of the type {} has no form in JSON; a file is given as a pathlib.Path"
 
 
-class PythonAPI(ABC):
+class PythonAPI:
     """The part of the service that waits for predictions."""
 
-    @abstractmethod
-    def create(
-        self,
-        *,
-        id: str | None = None,
-        input: bytes | memoryview | None = None,
-        context: dict[str, str] | None = None,
-        webhook: str | None = None,
-        events: frozenset[WebhookEvent] = ALL_EVENTS,
-        trace: tuple[tuple[bytes, bytes], ...] = (),
-        watched: bool = False,
-        streamed: bool = False,
-        mode: Mode = Mode.PREDICT,
-    ) -> Prediction: ...
-    @abstractmethod
-    def watch(self, prediction: Prediction) -> AbstractContextManager[None]: ...
-    @abstractmethod
-    def follow(self, prediction: Prediction, after: str | None = None) -> Subscription: ...
-    @abstractmethod
-    def creator_left(self, prediction: Prediction) -> None: ...
-
     async def predict(
-        self,
+        self: ServiceInterface,
         input: Mapping[str, Json] | None = None,
         *,
         id: str | None = None,
@@ -87,7 +66,7 @@ class PythonAPI(ABC):
         """
         check(id, context)
         sent = await encode_input(input)
-        prediction = self.create(id=id, input=sent, context=context, watched=True, mode=mode)
+        prediction = self.create(NewPrediction(sent, id, context or {}, mode, watched=True))
         try:
             with self.watch(prediction):
                 await prediction.wait_finished()
@@ -98,7 +77,7 @@ class PythonAPI(ABC):
         return prediction
 
     async def submit(
-        self,
+        self: ServiceInterface,
         input: Mapping[str, Json] | None = None,
         *,
         id: str | None = None,
@@ -113,11 +92,11 @@ class PythonAPI(ABC):
         """
         check(id, context, webhook)
         sent = await encode_input(input)
-        return self.create(id=id, input=sent, context=context, webhook=webhook, mode=mode)
+        return self.create(NewPrediction(sent, id, context or {}, mode, webhook=webhook))
 
     @asynccontextmanager
     async def stream(
-        self,
+        self: ServiceInterface,
         input: Mapping[str, Json] | None = None,
         *,
         id: str | None = None,
@@ -134,7 +113,7 @@ class PythonAPI(ABC):
         """
         check(id, context)
         sent = await encode_input(input)
-        prediction = self.create(id=id, input=sent, context=context, streamed=True, mode=mode)
+        prediction = self.create(NewPrediction(sent, id, context or {}, mode, streamed=True))
         try:
             with self.follow(prediction) as subscription:
                 yield PredictionStream(prediction, subscription)

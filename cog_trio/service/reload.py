@@ -19,7 +19,8 @@ import trio
 from cog_trio.bridge.protocol import Init
 from cog_trio.orchestrator.worker_pool import WorkerPool
 from cog_trio.service.shutdown import STOP_GRACE
-from cog_trio.state.prediction import Blame, Prediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.status import Blame
 
 log: Final = logging.getLogger("cog_trio.service")
 

@@ -2,12 +2,12 @@
 
 In come create, cancel, watch, shutdown: synchronous calls without a checkpoint, so there is nothing to lock, and
 registering a prediction and taking its permit are one step. Out come predictions to wait for and snapshots to
-show. Its nursery holds one task a worker (backend.py), one a prediction (runs.py), and a few short ones; none
+show. Its nursery holds one task a worker, one for each prediction that has to wait, and a few short ones; none
 outlives the block of ``open_service``, which yields at once: setup goes on beside, and health says STARTING.
 
 A prediction runs here, a request only watches it (D4). The last worker that ends unasked makes health DEFUNCT before
 its predictions fail; the service lives on and answers. What waits for predictions on behalf of a program stands in
-embedding.py, and what is told of all this in lifecycle.py.
+python_api.py, and what is told of all this in service_events.py.
 """
 
 from __future__ import annotations
@@ -33,26 +33,16 @@ from cog_trio.service.reload import NewWorkers, Reload
 from cog_trio.service.shutdown import ShutdownSequence
 from cog_trio.service.watchers import Watchers
 from cog_trio.service.webhook_sender import Webhooks
-from cog_trio.state.event_log import OtherRun, Subscription, TooManyFollowers
+from cog_trio.state.event_log import Subscription
 from cog_trio.state.health import FINAL, HealthSnapshot, HealthState
-from cog_trio.state.prediction import ALL_EVENTS, Prediction, Status, WebhookEvent
-from cog_trio.state.refusals import AlreadyRunning, AtCapacity, NotOffered, NotReady, QueueTimedOut, Rejected, not_ready
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Bounds, Prediction
+from cog_trio.state.refusals import AlreadyRunning, AtCapacity, NotOffered, Rejected, not_ready
 from cog_trio.state.service_events import Callback, Feed, ServiceEvents, Statistics
+from cog_trio.state.status import Status
 
 if TYPE_CHECKING:
     from cog_trio.orchestrator.process import WorkerLink
-
-__all__ = [
-    "AlreadyRunning",
-    "AtCapacity",
-    "NotOffered",
-    "NotReady",
-    "OtherRun",
-    "PredictionService",
-    "QueueTimedOut",
-    "Rejected",
-    "TooManyFollowers",
-]
 
 
 class PredictionService(PythonAPI):
@@ -83,7 +73,8 @@ class PredictionService(PythonAPI):
             secret=settings.webhook_secret,
             now=now,
         )
-        self._queue = PredictionQueue(self._worker_pool, settings.queue, settings.queue_timeout)
+        self._queue = PredictionQueue(self._worker_pool.permits, settings.queue, settings.queue_timeout)
+        self._bounds = Bounds(settings.log_limit, settings.stream_history)
         self._tasks = PredictionTasks(
             settings, workspace, self._queue, self._service_events, nursery.start_soon, output_folder
         )
@@ -163,7 +154,7 @@ class PredictionService(PythonAPI):
         finished, queued = self._service_events.finished, len(self._queue)
         return Statistics(
             slots=self._worker_pool.capacity,
-            idle=self._worker_pool.available,
+            idle=self._worker_pool.permits.available,
             running=len(self._tasks.open) - queued,
             queued=queued,
             workers=self._worker_pool.workers_ready,
@@ -208,59 +199,38 @@ class PredictionService(PythonAPI):
             self._service_events.has_refused(id, mode, refusal)
             raise refusal
 
-    def create(
-        self,
-        *,
-        id: str | None = None,
-        input: bytes | memoryview | None = None,
-        context: dict[str, str] | None = None,
-        webhook: str | None = None,
-        events: frozenset[WebhookEvent] = ALL_EVENTS,
-        trace: tuple[tuple[bytes, bytes], ...] = (),
-        watched: bool = False,
-        streamed: bool = False,
-        mode: Mode = Mode.PREDICT,
-    ) -> Prediction:
+    def create(self, new: NewPrediction) -> Prediction:
         """Check, register and start a prediction, in one step without a checkpoint.
-
-        ``input`` is JSON as it came. ``watched`` ties it to those who ``watch`` it: the last one to leave cancels.
-        ``streamed`` too, and to those who ``follow`` it.
 
         Raises:
           NotOffered, NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
-          InvalidInput: with every fault of the input.
+          InvalidInput, MalformedInput: with every fault of the input.
         """
-        model_callable = self._worker_pool.model_callable(mode)
+        model = self._worker_pool.model_callable(new.mode)
         try:
-            if not self.serves(mode):
-                raise NotOffered(id, mode)
+            if not self.serves(new.mode):
+                raise NotOffered(new.id, new.mode)
             if not self._worker_pool.ready or self.draining:
-                raise not_ready(self.health(), id)
-            sent, echo = model_callable.check(input or b"{}", id)
-            if id in self._tasks.open:
-                raise AlreadyRunning(id)
+                raise not_ready(self.health(), new.id)
+            sent, echo = model.check(new.input, new.id)
+            if new.id in self._tasks.open:
+                raise AlreadyRunning(new.id)
             if not self._queue.has_room:
-                raise AtCapacity(id)
+                raise AtCapacity(new.id)
         except (Rejected, InvalidInput, MalformedInput) as refusal:
-            self._service_events.has_refused(id, mode, refusal)
+            self._service_events.has_refused(new.id, new.mode, refusal)
             raise
         prediction = Prediction(
-            f"pred_{self._number():x}" if id is None else id,
+            f"pred_{self._number():x}" if new.id is None else new.id,
+            new,
             input=echo,
-            output_is_array=model_callable.output_is_array,
-            watched=watched or streamed,
-            streamed=streamed,
+            output_is_array=model.output_is_array,
             run=f"{self._number() // 1000:x}",
-            event_log=self.settings.stream_history,
-            mode=mode,
-            webhook=webhook,
-            events=events,
-            trace=trace,
-            log_limit=self.settings.log_limit,
+            bounds=self._bounds,
             now=self._now,
         )
         self._webhooks.follow(prediction)
-        self._tasks.start(prediction, sent, context or {})
+        self._tasks.start(prediction, sent, new.context)
         return prediction
 
     def watch(self, prediction: Prediction) -> AbstractContextManager[None]:

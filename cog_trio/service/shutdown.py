@@ -17,7 +17,8 @@ import trio
 from cog_trio.config.settings import Settings
 from cog_trio.orchestrator.worker_pool import WorkerPool
 from cog_trio.service.webhook_sender import Webhooks
-from cog_trio.state.prediction import Blame, Prediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.status import Blame
 
 log: Final = logging.getLogger("cog_trio.service")
 

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from typing import Final, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
-from cog_trio.state.prediction import WebhookEvent
+from cog_trio.state.snapshot import WebhookEvent
 
 Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
 

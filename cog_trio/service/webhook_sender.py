@@ -42,7 +42,8 @@ from cog_trio.service.webhook_policy import (
     wait_before,
 )
 from cog_trio.state.event_log import Change, Observer
-from cog_trio.state.prediction import Prediction, WebhookEvent, utcnow
+from cog_trio.state.prediction import Prediction, utcnow
+from cog_trio.state.snapshot import WebhookEvent
 
 if TYPE_CHECKING:
     import httpx

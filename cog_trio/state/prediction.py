@@ -2,8 +2,9 @@
 
 Its life cycle is the table in status.py. A prediction does no I/O and starts nothing. The worker's messages are
 applied to it by the orchestrator, synchronously; the terminal step is the service's alone, after the slot is free
-again, and only it wakes those who wait. The cancel scope of its task is its cancellation token: cancelling it is
-synchronous, repeatable, and right even before the task has begun.
+again, and only it wakes those who wait. Its cancellation token is the cancel scope that it stands in: that of the task
+which waits on its behalf, later that of its slot's task. ``cancel`` is synchronous and repeatable, and a cancellation
+between two scopes is seen by the next one.
 
 Outputs stay the worker's own bytes (``msgspec.Raw``): one list of them is the single copy, spliced into every
 reply. A place can be reserved for a file that is still being read, so that the order is the model's (W50).
@@ -13,36 +14,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import trio
 
 from cog_trio.bridge.json_value import decode_json
-from cog_trio.bridge.protocol import Json, LogSource, MetricMode, Mode, PredictionId
+from cog_trio.bridge.protocol import Json, LogSource, MetricMode, PredictionId
 from cog_trio.state.bounded_text import BoundedText
 from cog_trio.state.event_log import CAPACITY, EventLog, Observer
+from cog_trio.state.internal_errors import Where, contain
 from cog_trio.state.metric_merge import Unfit, aggregate
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction_errors import failure
 from cog_trio.state.raw_json import LARGE, MARK, Packed, Pieces, pack, splice
-from cog_trio.state.snapshot import ALL_EVENTS, Snapshot, WebhookEvent, encode
+from cog_trio.state.snapshot import Snapshot, encode
 from cog_trio.state.status import NEXT, TERMINAL, Blame, Fact, IllegalTransition, Outcome, Status
 
-__all__ = [
-    "ALL_EVENTS",
-    "NEXT",
-    "TERMINAL",
-    "Blame",
-    "Fact",
-    "IllegalTransition",
-    "Outcome",
-    "Prediction",
-    "Status",
-    "WebhookEvent",
-    "utcnow",
-]
+_DEFAULTS: Final = NewPrediction()
 
-LOG_LIMIT: Final = 32 * 2**20  # bytes of a prediction's logs, unless the settings say otherwise
+
+class Bounds(NamedTuple):
+    """How much of a prediction is kept."""
+
+    logs: int = 32 * 2**20  # bytes
+    events: int = CAPACITY
+
+
+BOUNDS: Final = Bounds()
 
 
 def utcnow() -> datetime:
@@ -50,7 +49,13 @@ def utcnow() -> datetime:
 
 
 class Prediction:
-    """One prediction; made by the service only."""
+    """One prediction; made by the service only.
+
+    Args:
+      new: what was asked for.
+      input: what is shown of the input, secrets masked; that of ``new`` unless given.
+      run: names this run in event ids, unlike any other run that a client may remember.
+    """
 
     __slots__ = (
         "_completed_at",
@@ -61,12 +66,15 @@ class Prediction:
         "_logs",
         "_metrics",
         "_now",
+        "_on_finish",
         "_outputs",
         "_packed",
         "_pending",
+        "_scope",
         "_shown",
         "_started_at",
         "blame",
+        "cancel_requested",
         "created",
         "event_log",
         "events",
@@ -78,7 +86,6 @@ class Prediction:
         "predict_time",
         "queued",
         "refusal",
-        "scope",
         "started",
         "status",
         "streamed",
@@ -91,47 +98,45 @@ class Prediction:
     def __init__(
         self,
         id: str,
+        new: NewPrediction = _DEFAULTS,
         *,
-        input: bytes | memoryview = b"{}",
+        input: bytes | memoryview | None = None,
         output_is_array: bool = False,
-        watched: bool = False,
-        mode: Mode = Mode.PREDICT,
-        webhook: str | None = None,
-        events: frozenset[WebhookEvent] = ALL_EVENTS,
-        trace: tuple[tuple[bytes, bytes], ...] = (),
-        log_limit: int = LOG_LIMIT,
-        streamed: bool = False,
         run: str = "1",
-        event_log: int = CAPACITY,
+        bounds: Bounds = BOUNDS,
         now: Callable[[], datetime] = utcnow,
     ) -> None:
         self.id = PredictionId(id)
-        self.input: bytes | memoryview | None = input  # as shown: secrets masked; None once dropped to save memory (D6)
+        self.input: bytes | memoryview | None = (
+            new.input if input is None else input
+        )  # None once it was dropped to save memory
         self.status = Status.STARTING
-        self.scope = trio.CancelScope()
-        self.watched = watched  # created by a request that waits: the last watcher to leave cancels (D4)
+        self.cancel_requested = False
+        self.watched = new.watched or new.streamed
         self.watchers = 0
-        self.streamed = streamed  # created by a stream: its followers count as watchers
-        self.event_log = EventLog(run, event_log, slows=streamed)
-        self.mode = mode  # a prediction in the narrow sense, or a training
-        self.webhook = webhook
-        self.events = events
-        self.trace = trace  # headers of W3C trace context, sent along with what is sent for this prediction
+        self.streamed = new.streamed
+        self.event_log = EventLog(run, bounds.events, slows=new.streamed)
+        self.mode = new.mode  # a prediction in the narrow sense, or a training
+        self.webhook = new.webhook
+        self.events = new.events
+        self.trace = new.trace
         self.fetched: tuple[int, int | None] | None = None  # bytes of its inputs that have come, and of all if known
         self.predict_time: float | None = None  # seconds from acceptance to the terminal step, fixed there
         self.queued = False  # it waits for a slot
         self.refusal: Exception | None = None  # why it has ended without having begun
         self.blame = Blame.MODEL  # whose doing its end is; before it: of a cancellation that is under way
         self.output_size = 0  # bytes
+        self._scope: trio.CancelScope | None = None  # that it stands in now: what ``cancel`` cancels
         self._is_array = output_is_array
         self._outputs: list[msgspec.Raw | None] = []  # None: a file is being read; nothing behind it is shown
         self._packed: Packed | None = None  # takes their place when it is over, if they are many and small
         self._pending = 0
         self._shown = 0  # outputs that are events already: those before the first pending one
-        self._logs = BoundedText(log_limit)
+        self._logs = BoundedText(bounds.logs)
         self._metrics: dict[str, Json] = {}
         self._error: str | None = None
-        self._finished = trio.Event()
+        self._finished: trio.Event | None = None  # made by the first who waits
+        self._on_finish: list[Callable[[Prediction], None]] = []
         self._now = now
         self.created = trio.current_time()
         self._created_at = now()
@@ -150,6 +155,12 @@ class Prediction:
         except KeyError:
             raise IllegalTransition(f"a prediction that is {self.status.value} can't be {fact.value}") from None
 
+    def enter(self, scope: trio.CancelScope) -> None:
+        """It stands in this cancel scope from now on: its cancellation token. One that is cancelled already cuts it."""
+        self._scope = scope
+        if self.cancel_requested:
+            scope.cancel()
+
     def dispatched(self) -> None:
         """Its Predict is about to be written.
 
@@ -162,12 +173,13 @@ class Prediction:
         self.event_log.start()
 
     def finish(self, outcome: Outcome) -> None:
-        """Take the terminal step, fix its time, wake everybody who waits.
+        """Take the terminal step, fix its time, reply, wake everybody who waits.
 
         Raises:
           IllegalTransition: if the table refuses; nothing has changed then.
         """
         self._step(outcome.fact)
+        self._scope = None
         self.predict_time = trio.current_time() - self.created
         self._completed_at = self._now()
         self._is_array = self._is_array or outcome.is_stream
@@ -181,8 +193,12 @@ class Prediction:
             self._show()
         if (packed := pack(self._outputs, self.output_size)) is not None:
             self._packed, self._outputs = packed, []
+        for callback in self._on_finish:
+            with contain(Where.REQUEST, id=self.id):
+                callback(self)
         self.event_log.end()
-        self._finished.set()
+        if self._finished is not None:
+            self._finished.set()
 
     def append_log(self, data: str, source: LogSource = LogSource.STDERR) -> None:
         """Add text of the model, in the order it was written."""
@@ -243,17 +259,27 @@ class Prediction:
     # Who acts on it, who waits.
 
     def cancel(self, blame: Blame = Blame.MODEL) -> None:
-        """Ask for its end; what follows is the work of its task. Repeats and late calls change nothing."""
-        if not (self.scope.cancel_called or self.terminal):
-            self.blame = blame
-        self.scope.cancel()
+        """Ask for its end. It has stopped when it is terminal. Repeats and late calls change nothing."""
+        if self.cancel_requested or self.terminal:
+            return
+        self.blame = blame
+        self.cancel_requested = True
+        if self._scope is not None:
+            self._scope.cancel()
 
-    @property
-    def cancel_requested(self) -> bool:
-        return self.scope.cancel_called
+    def on_finish(self, callback: Callable[[Prediction], None]) -> None:
+        """Call this in the terminal step, before anybody who waits goes on; at once, if that has been taken."""
+        if self.terminal:
+            callback(self)
+        else:
+            self._on_finish.append(callback)
 
     async def wait_finished(self) -> None:
         """Wait for the terminal state. Cancellation: the prediction goes on."""
+        if self._finished is None:
+            self._finished = trio.Event()
+            if self.terminal:
+                self._finished.set()
         await self._finished.wait()
 
     def observe(self) -> Observer:

@@ -5,11 +5,12 @@
 what the parent sends, ``exit`` ends it. All that a worker says is said at once and in order, so races are scripted.
 
 ``open_fake_worker`` runs one that behaves well by itself, and each Predict by a behaviour: ``echo``, or one of the
-failures by name (``stall``, ``deaf``, ``half_frame``, ``eof``, ``garbage``, ``exit_9``, ``no_idle``).
+failures by name (``stall``, ``deaf``, ``half_frame``, ``eof``, ``garbage``, ``exit_9``).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,12 +23,10 @@ from cog_trio.bridge.codec import FrameBuffer, LineBuffer, control_requests, enc
 from cog_trio.bridge.protocol import (
     PROTOCOL_VERSION,
     Cancel,
-    Cancelled,
     ControlRequest,
     ControlResponse,
     Described,
     Done,
-    FilesTaken,
     Healthcheck,
     HealthcheckResult,
     HealthcheckStatus,
@@ -128,8 +127,10 @@ class FakeWorker:
         self.status: int | None = None
         self.kills = 0
         self.reaped = False
+        self._ended = 0  # the last run that has finished
         self.unread: list[tuple[LogSource, str]] = []  # what stands in the capture pipes at its death
         self.control = self.wire.stream
+        self.control_descriptor: int | None = None
         self.slot0 = self.slots[0].stream
         self.age = 0.0
         self._lines = LineBuffer()
@@ -251,16 +252,22 @@ class FakeWorker:
         self.ready()
         return True
 
-    def finish_without_idle(self, run: Predict, *outputs: bytes) -> None:
-        """Raw outputs and Done."""
+    def finish(self, run: Predict, *outputs: bytes) -> None:
+        """Raw outputs, and Done."""
+        self._ended = run.run
         for index, output in enumerate(outputs):
             self.send(OutputChunk(msgspec.Raw(output), index), run.slot)
-        self.send(Done(run.slot, run.id, run.run, 0.0), run.slot)
+        self.send(Done(proof_of(run), os.path.isdir(run.output_dir)), run.slot)
 
-    def finish(self, run: Predict, *outputs: bytes) -> None:
-        """Raw outputs, Done and Idle."""
-        self.finish_without_idle(run, *outputs)
-        self.say(Idle(run.slot, run.id, run.run))
+    def cancelled(self, run: Predict) -> None:
+        """The end of a run that was cut, unless it has ended before."""
+        if run.run != self._ended:
+            self.send(RunCancelled(proof_of(run), os.path.isdir(run.output_dir)), run.slot)
+
+
+def proof_of(run: Predict) -> Idle:
+    """What the terminal message of a run carries."""
+    return Idle(run.slot, run.id, run.run)
 
 
 Behaviour: TypeAlias = Callable[[FakeWorker, Predict], Awaitable[None]]
@@ -308,12 +315,6 @@ async def exit_9(worker: FakeWorker, run: Predict) -> None:
     await trio.sleep_forever()
 
 
-async def no_idle(worker: FakeWorker, run: Predict) -> None:
-    """Ends its run and never says Idle."""
-    worker.finish_without_idle(run)
-    await trio.sleep_forever()
-
-
 @asynccontextmanager
 async def open_fake_worker(
     behaviour: Behaviour = echo, *, concurrency: int = 1, healthcheck: bool = False, document: Any = None
@@ -353,17 +354,11 @@ async def _die(worker: FakeWorker, scope: trio.CancelScope) -> None:
 
 async def _serve_slot(worker: FakeWorker, slot: int, behaviour: Behaviour, runs: dict[int, trio.CancelScope]) -> None:
     while (request := await worker.slot_message(slot)) is not None:
-        match request:
-            case Predict():
-                scope = runs.setdefault(request.run, trio.CancelScope())
-                if scope.cancel_called:  # the Cancel was faster
-                    worker.say(Cancelled(request.slot, request.id, request.run))
-                    worker.say(Idle(request.slot, request.id, request.run))
-                    continue
-                with scope:
-                    await behaviour(worker, request)
-                if scope.cancelled_caught and not worker.slots[slot].up.closed:
-                    worker.send(RunCancelled(request.slot, request.id, request.run), slot)
-                    worker.say(Idle(request.slot, request.id, request.run))
-            case FilesTaken():
-                worker.say(Idle(request.slot, request.id, request.run))
+        scope = runs.setdefault(request.run, trio.CancelScope())
+        if not scope.cancel_called:  # else the Cancel was faster
+            with scope:
+                await behaviour(worker, request)
+            if not scope.cancelled_caught:
+                continue
+        if not worker.slots[slot].up.closed:
+            worker.cancelled(request)

@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 import msgspec
 import trio
 
-from cog_trio.bridge.protocol import Idle, LogLine, LogSource, OutputChunk, Predict, RunFailed, SlotResponse
-from cog_trio.testing.fakes import Behaviour, FakeWorker, echo, open_fake_worker
+from cog_trio.bridge.protocol import LogLine, LogSource, OutputChunk, Predict, RunFailed, SlotResponse
+from cog_trio.testing.fakes import Behaviour, FakeWorker, echo, open_fake_worker, proof_of
 
 Step: TypeAlias = "SlotResponse | float"
 
 
 def scripted(*steps: Step) -> Behaviour:
-    """Sends frames in order, and waits where a number of seconds stands; then Done and Idle."""
+    """Sends frames in order, and waits where a number of seconds stands; then Done."""
 
     async def behave(worker: FakeWorker, run: Predict) -> None:
         await _play(worker, run, steps)
@@ -39,8 +39,7 @@ def answer(*outputs: Any, logs: str = "", error: str | None = None, seconds: flo
         if error is None:
             worker.finish(run)
         else:
-            worker.send(RunFailed(run.slot, run.id, run.run, error), run.slot)
-            worker.say(Idle(run.slot, run.id, run.run))
+            worker.send(RunFailed(proof_of(run), error=error), run.slot)
 
     return behave
 

@@ -14,6 +14,7 @@ from cog_trio.bridge.codec import (
     ProtocolBroken,
     TruncatedFrame,
     control_requests,
+    encode_frame,
     slot_responses,
 )
 from cog_trio.bridge.protocol import (
@@ -135,7 +136,7 @@ async def socket_channels() -> tuple[Channel[LogLine, SlotResponse], Channel[Log
 async def test_a_small_message_leaves_without_a_turn_of_the_scheduler() -> None:
     sender, receiver = await socket_channels()
     with trio.testing.assert_no_checkpoints():
-        assert sender.send_nowait(LINE)
+        assert sender.write_nowait(encode_frame(LINE))
     await sender.send(LINE)
     with trio.fail_after(5):
         got = await receiver.receive()
@@ -151,13 +152,13 @@ async def test_a_full_buffer_takes_nothing_or_breaks_the_channel_by_name() -> No
     big = LogLine(LogSource.STDOUT, "x" * 2**16)
 
     def fill() -> None:
-        while sender.send_nowait(big):
+        while sender.write_nowait(encode_frame(big)):
             pass
 
     with pytest.raises(ChannelBroken, match="cut short"):
         fill()
     with pytest.raises(ChannelBroken, match="cut short"):
-        sender.send_nowait(LINE)
+        sender.write_nowait(encode_frame(LINE))
     await sender.aclose()
     await receiver.aclose()
 
@@ -166,7 +167,7 @@ async def test_streams_without_a_descriptor_always_wait() -> None:
     left, right = trio.testing.memory_stream_pair()
     sender: Channel[LogLine, SlotResponse] = Channel(left, slot_responses)
     receiver: Channel[LogLine, SlotResponse] = Channel(right, slot_responses)
-    assert not sender.send_nowait(LINE)
+    assert not sender.write_nowait(encode_frame(LINE))
     await sender.send(LINE)
     assert await receiver.receive() == [LINE]
 
@@ -176,5 +177,5 @@ async def test_a_closed_socket_is_a_broken_channel_at_once() -> None:
     await receiver.aclose()
     for _ in range(2):
         with pytest.raises(ChannelBroken):
-            sender.send_nowait(LINE)
+            sender.write_nowait(encode_frame(LINE))
     await sender.aclose()

@@ -22,7 +22,9 @@ from cog_trio.files.mime import guess_mime
 from cog_trio.files.output_files import OutputFiles, data_url
 from cog_trio.files.upload import UploadTarget
 from cog_trio.files.workspace import open_workspace
-from cog_trio.state.prediction import Fact, Outcome, Prediction
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.status import Fact, Outcome
 
 
 def file(path: Path | str, index: int = 0, mime_type: str | None = None) -> FileOutput:
@@ -130,7 +132,9 @@ class Run:
     """A prediction whose files are taken by tasks of the test's nursery."""
 
     def __init__(self, nursery: trio.Nursery, workspace: files.Workspace, server: Server | None = None) -> None:
-        self.prediction = Prediction("p é", output_is_array=True, trace=((b"traceparent", b"00-a-b-01"),))
+        self.prediction = Prediction(
+            "p é", NewPrediction(trace=((b"traceparent", b"00-a-b-01"),)), output_is_array=True
+        )
         self.prediction.dispatched()
         self.folder = workspace.run_folder()
         os.mkdir(self.folder)

@@ -15,7 +15,9 @@ import trio.testing
 from cog_trio.bridge.protocol import Failed, Log, LogSource
 from cog_trio.config.settings import Settings
 from cog_trio.service.open_service import open_service
-from cog_trio.service.service import NotReady, PredictionService
+from cog_trio.service.service import PredictionService
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.refusals import NotReady
 from cog_trio.testing.fakes import Behaviour, FakeWorker, deaf, echo, exit_9, open_fake_worker, stall
 from tests.service.test_service import DIED, Clock, ended, exists, no_threads, serving, temporary_folder
 
@@ -81,13 +83,13 @@ async def test_D27_a_lost_worker_is_followed_by_another(autojump_clock: Clock, m
     async with respawning(monkeypatch, exit_9, echo) as (service, workers, spawner):
         assert shown(service)["respawns"] == 0
         seen: list[tuple[str | None, str]] = []
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await prediction.wait_finished()
         seen.append((prediction.error, service.health().status))
         assert seen == [(DIED, "STARTING")], "STARTING comes before the prediction fails"
         died = trio.current_time()
         with pytest.raises(NotReady, match="Setup has not finished yet"):
-            service.create()
+            service.create(NewPrediction())
         setup = shown(service)["setup"]
         assert (setup["status"], setup["logs"]) == ("starting", f"[cog_trio] started again: {DIED}")
         assert await until(service, "READY") == died + 1.0
@@ -180,7 +182,7 @@ async def test_who_waits_in_the_queue_gets_the_next_worker(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with respawning(monkeypatch, exit_9, echo, queue=2) as (service, _, _):
-        first, second = service.create(), service.create()
+        first, second = service.create(NewPrediction()), service.create(NewPrediction())
         await second.wait_finished()
         assert (first.error, second.status.value) == (DIED, "succeeded")
 

@@ -17,7 +17,9 @@ from cog_trio.bridge.protocol import Healthcheck, HealthcheckResult, Healthcheck
 from cog_trio.config.parsers import GPUS
 from cog_trio.config.settings import Settings, worker_variables
 from cog_trio.service.open_service import open_service
-from cog_trio.service.service import AtCapacity, NotReady, PredictionService
+from cog_trio.service.service import PredictionService
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.refusals import AtCapacity, NotReady
 from cog_trio.testing.fakes import Behaviour, FakeWorker, echo, exit_9, open_fake_worker, stall
 from tests.orchestrator.test_respawn import Spawner, until
 from tests.service.test_service import DIED, Clock, ended, no_threads, temporary_folder
@@ -68,10 +70,10 @@ async def test_slots_are_over_all_workers(autojump_clock: Clock, monkeypatch: py
     async with ready(monkeypatch, stall, stall, stall) as (service, _, _):
         for number in range(3):
             assert service.health().status == "READY", number
-            service.create()
+            service.create(NewPrediction())
         assert service.health().status == "BUSY"
         with pytest.raises(AtCapacity):
-            service.create()
+            service.create(NewPrediction())
         assert listed(service) == [("BUSY", 1, 1)] * 3
 
 
@@ -81,9 +83,9 @@ async def test_the_worker_with_the_most_idle_slots_gets_the_next_run(
     async with ready(monkeypatch, stall, stall, slots=2) as (service, _, _):
         seen = []
         for _ in range(4):
-            service.create()
-            seen.append([busy for _, _, busy in listed(service)])
-        assert seen == [[1, 0], [1, 1], [2, 1], [2, 2]]
+            service.create(NewPrediction())
+            seen.append(sorted(busy or 0 for _, _, busy in listed(service)))
+        assert seen == [[0, 1], [1, 1], [1, 2], [2, 2]]
 
 
 @pytest.mark.covers("D33")
@@ -105,14 +107,14 @@ async def test_D33_ready_when_the_first_is_up_and_setup_is_worker_0s(
 
 async def test_one_crash_takes_only_its_own_predictions(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ready(monkeypatch, exit_9, stall) as (service, workers, _):
-        lost, lives = service.create(id="lost"), service.create(id="lives")
+        lost, lives = service.create(NewPrediction(id="lost")), service.create(NewPrediction(id="lives"))
         await lost.wait_finished()
         assert (lost.error, lives.status.value, service.health().status) == (DIED, "processing", "BUSY")
         entries = shown(service)["workers"]
         assert entries[0] == {"status": "DEFUNCT", "cause": DIED}
         assert entries[1]["status"] == "BUSY"
         with pytest.raises(AtCapacity):
-            service.create()
+            service.create(NewPrediction())
         service.cancel("lives")
         await lives.wait_finished()
         assert service.health().status == "READY"
@@ -127,7 +129,7 @@ async def test_D33_defunct_when_none_is_left(autojump_clock: Clock, monkeypatch:
         await ended(service)
         assert service.health().status == "DEFUNCT"
         with pytest.raises(NotReady, match="The worker is gone"):
-            service.create()
+            service.create(NewPrediction())
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -159,7 +161,7 @@ async def test_a_worker_whose_setup_fails_lowers_capacity_only(
 
 async def test_each_lost_worker_is_followed_by_its_own(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ready(monkeypatch, exit_9, stall, echo, more=1, respawn=True) as (service, _, spawner):
-        lost, lives = service.create(), service.create(id="lives")
+        lost, lives = service.create(NewPrediction()), service.create(NewPrediction(id="lives"))
         await lost.wait_finished()
         assert [entry["status"] for entry in shown(service)["workers"]] == ["STARTING", "BUSY"]
         assert service.health().status == "BUSY"
@@ -178,7 +180,7 @@ async def test_the_queue_is_served_by_whoever_is_free(autojump_clock: Clock, mon
         worker.finish(run)
 
     async with ready(monkeypatch, slow, fast, queue=9) as (service, _, _):
-        predictions = [service.create() for _ in range(8)]
+        predictions = [service.create(NewPrediction()) for _ in range(8)]
         for prediction in predictions:
             await prediction.wait_finished()
         assert [prediction.predict_time for prediction in predictions] == [3.5, 1, 2, 3, 4, 7, 5, 6]
@@ -186,7 +188,7 @@ async def test_the_queue_is_served_by_whoever_is_free(autojump_clock: Clock, mon
 
 async def test_all_are_ended_at_shutdown(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ready(monkeypatch, stall, stall, stall, drain_grace=5.0) as (service, workers, _):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         start = trio.current_time()
         service.shutdown()
         await service.wait_stopped()

@@ -21,6 +21,7 @@ import pytest
 
 import cog_trio.sdk as cog
 from cog_trio.worker.model.output_values import OutputEncoder
+from cog_trio.worker.model.run_folder import RunFolder
 from tests.sdk.source import Models, arguments, input_of, is_listed, output_of, refusal
 
 PAGE: Final = (Path(__file__).parent.parent.parent / "docs" / "reference" / "model.md").read_text()
@@ -116,7 +117,7 @@ def test_output(annotation: str, fragment: str, models: Models) -> None:
 @pytest.mark.parametrize(("value", "expected"), VALUES, ids=[row[0] for row in VALUES])
 def test_value(value: str, expected: str, models: Models, tmp_path: Path) -> None:
     models.run("", BEFORE)
-    item = OutputEncoder(str(tmp_path / "out")).item(eval(value, _space(models)))
+    item = OutputEncoder(RunFolder(str(tmp_path / "out"))).item(eval(value, _space(models)))
     assert isinstance(item, bytes)
     assert json.loads(item) == json.loads(expected)
 

@@ -11,7 +11,9 @@ import trio.testing
 
 from cog_trio.bridge.protocol import Predict
 from cog_trio.config.settings import Settings
-from cog_trio.service.service import AlreadyRunning, AtCapacity, NotReady, PredictionService, QueueTimedOut
+from cog_trio.service.service import PredictionService
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.refusals import AlreadyRunning, AtCapacity, NotReady, QueueTimedOut
 from cog_trio.testing.fakes import FakeWorker, exit_9, stall
 from tests.service.test_service import DIED, Clock, finish_after, no_threads, serving, shown, temporary_folder
 
@@ -34,7 +36,7 @@ async def test_first_come_first_served(autojump_clock: Clock) -> None:
 
     async with serving(note, settings=with_queue()) as (service, _):
         start = trio.current_time()
-        predictions = [service.create(id=id) for id in "abcd"]
+        predictions = [service.create(NewPrediction(id=id)) for id in "abcd"]
         for prediction in predictions:
             await prediction.wait_finished()
         assert begun == [("a", 0), ("b", 1), ("c", 2), ("d", 3)]
@@ -44,15 +46,15 @@ async def test_first_come_first_served(autojump_clock: Clock) -> None:
 @pytest.mark.covers("D5")
 async def test_a_queued_prediction_is_registered_and_starting(autojump_clock: Clock) -> None:
     async with serving(one_second, settings=with_queue()) as (service, _):
-        service.create(id="a")
+        service.create(NewPrediction(id="a"))
         with trio.testing.assert_no_checkpoints():
-            prediction = service.create(id="b")
+            prediction = service.create(NewPrediction(id="b"))
         await trio.testing.wait_all_tasks_blocked()
         assert service.running("b") is service.get("b") is prediction
         assert (shown(prediction)["status"], prediction.queued) == ("starting", True)
         assert "started_at" not in shown(prediction)
         with pytest.raises(AlreadyRunning):
-            service.create(id="b")
+            service.create(NewPrediction(id="b"))
         await prediction.wait_finished()
         assert (prediction.status.value, prediction.queued) == ("succeeded", False)
 
@@ -61,9 +63,9 @@ async def test_a_queued_prediction_is_registered_and_starting(autojump_clock: Cl
 async def test_a_full_queue_refuses(autojump_clock: Clock) -> None:
     async with serving(stall, settings=with_queue(), slots=2) as (service, _):
         for _ in range(5):
-            service.create()
+            service.create(NewPrediction())
         with pytest.raises(AtCapacity) as refused:
-            service.create(id="x")
+            service.create(NewPrediction(id="x"))
         assert (refused.value.text, refused.value.id) == ("At capacity - all prediction slots busy", "x")
         assert service.running("x") is None
 
@@ -72,7 +74,7 @@ async def test_health_counts_who_waits(autojump_clock: Clock) -> None:
     async with serving(stall, settings=with_queue()) as (service, _):
         seen = [(queued(service), service.health().status)]
         for _ in range(3):
-            service.create()
+            service.create(NewPrediction())
             seen.append((queued(service), service.health().status))
         assert seen == [(0, "READY"), (0, "BUSY"), (1, "BUSY"), (2, "BUSY")]
 
@@ -86,13 +88,13 @@ async def test_without_a_queue_health_is_as_ever(autojump_clock: Clock) -> None:
 @pytest.mark.covers("D5")
 async def test_cancel_leaves_the_queue_at_once(autojump_clock: Clock) -> None:
     async with serving(stall, settings=with_queue()) as (service, worker):
-        service.create(id="runs")
-        waiting = [service.create(id=id) for id in "abc"]
+        service.create(NewPrediction(id="runs"))
+        waiting = [service.create(NewPrediction(id=id)) for id in "abc"]
         await trio.sleep(2)
         with trio.testing.assert_no_checkpoints():
             assert service.cancel("b")
             assert queued(service) == 2
-            service.create(id="d")
+            service.create(NewPrediction(id="d"))
         await waiting[1].wait_finished()
         assert (waiting[1].status.value, waiting[1].predict_time, waiting[1].refusal) == ("canceled", 2.0, None)
         assert service.get("b") is waiting[1]
@@ -106,8 +108,8 @@ async def test_cancel_leaves_the_queue_at_once(autojump_clock: Clock) -> None:
 async def test_one_who_is_cancelled_as_the_slot_comes_free_does_not_take_it(autojump_clock: Clock) -> None:
     """In one step: the queue's first is cancelled, and so is what runs; the second gets the slot."""
     async with serving(stall, settings=with_queue()) as (service, _):
-        service.create(id="runs")
-        first, second = service.create(id="first"), service.create(id="second")
+        service.create(NewPrediction(id="runs"))
+        first, second = service.create(NewPrediction(id="first")), service.create(NewPrediction(id="second"))
         await trio.testing.wait_all_tasks_blocked()
         service.cancel("runs")
         service.cancel("first")
@@ -119,13 +121,13 @@ async def test_one_who_is_cancelled_as_the_slot_comes_free_does_not_take_it(auto
 async def test_a_cancel_at_any_step_loses_no_slot(autojump_clock: Clock, checkpoints: int) -> None:
     async with serving(settings=with_queue()) as (service, _):
         for _ in range(4):
-            service.create()
+            service.create(NewPrediction())
         service.cancel("mine")
         prediction = service.get("mine")
         assert prediction is None
     async with serving(settings=with_queue()) as (service, _):
-        service.create(id="runs")
-        prediction = service.create(id="mine")
+        service.create(NewPrediction(id="runs"))
+        prediction = service.create(NewPrediction(id="mine"))
         for _ in range(checkpoints):
             await trio.lowlevel.checkpoint()
         cancelled = service.cancel("mine")
@@ -138,8 +140,8 @@ async def test_a_cancel_at_any_step_loses_no_slot(autojump_clock: Clock, checkpo
 
 async def test_who_waits_too_long_fails_with_its_own_text(autojump_clock: Clock) -> None:
     async with serving(stall, settings=with_queue(queue_timeout=7.0)) as (service, _):
-        service.create(id="runs")
-        prediction = service.create(id="a")
+        service.create(NewPrediction(id="runs"))
+        prediction = service.create(NewPrediction(id="a"))
         await prediction.wait_finished()
         assert (prediction.status.value, prediction.predict_time) == ("failed", 7.0)
         assert prediction.error == "No prediction slot became free within 7 s"
@@ -155,8 +157,8 @@ async def test_who_waits_too_long_fails_with_its_own_text(autojump_clock: Clock)
 async def test_a_slot_that_comes_with_the_timeout_is_used_or_goes_on(autojump_clock: Clock) -> None:
     """Both fall on the same second; whichever is first, no slot is lost."""
     async with serving(functools.partial(finish_after, 7), settings=with_queue(queue_timeout=7.0)) as (service, _):
-        service.create(id="runs")
-        prediction = service.create(id="a")
+        service.create(NewPrediction(id="runs"))
+        prediction = service.create(NewPrediction(id="a"))
         await prediction.wait_finished()
         assert prediction.status.value in ("succeeded", "failed")
         assert (await service.predict()).status.value == "succeeded"
@@ -164,7 +166,7 @@ async def test_a_slot_that_comes_with_the_timeout_is_used_or_goes_on(autojump_cl
 
 async def test_the_time_limit_counts_from_dispatch(autojump_clock: Clock) -> None:
     async with serving(one_second, settings=with_queue(predict_timeout=1.5)) as (service, _):
-        predictions = [service.create() for _ in range(4)]
+        predictions = [service.create(NewPrediction()) for _ in range(4)]
         for prediction in predictions:
             await prediction.wait_finished()
         assert [prediction.status.value for prediction in predictions] == ["succeeded"] * 4
@@ -173,8 +175,8 @@ async def test_the_time_limit_counts_from_dispatch(autojump_clock: Clock) -> Non
 @pytest.mark.covers("D4")
 async def test_D4_the_last_watcher_to_leave_takes_it_out_of_the_queue(autojump_clock: Clock) -> None:
     async with serving(stall, settings=with_queue()) as (service, _):
-        service.create()
-        prediction = service.create(watched=True)
+        service.create(NewPrediction())
+        prediction = service.create(NewPrediction(watched=True))
         with service.watch(prediction):
             await trio.sleep(1)
         assert queued(service) == 0
@@ -185,7 +187,7 @@ async def test_D4_the_last_watcher_to_leave_takes_it_out_of_the_queue(autojump_c
 @pytest.mark.covers("D5")
 async def test_a_drain_empties_the_queue(autojump_clock: Clock) -> None:
     async with serving(one_second, settings=with_queue()) as (service, _):
-        runs, waits = service.create(), service.create()
+        runs, waits = service.create(NewPrediction()), service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         service.shutdown()
         await waits.wait_finished()
@@ -202,7 +204,7 @@ async def test_a_lost_worker_empties_the_queue(autojump_clock: Clock) -> None:
         await exit_9(worker, run)
 
     async with serving(die, settings=with_queue()) as (service, _):
-        runs, *waiting = (service.create() for _ in range(3))
+        runs, *waiting = (service.create(NewPrediction()) for _ in range(3))
         for prediction in waiting:
             await prediction.wait_finished()
             assert prediction.error == f"The worker is gone, predictions can't run: {DIED}"
@@ -214,7 +216,7 @@ async def test_a_lost_worker_empties_the_queue(autojump_clock: Clock) -> None:
 async def test_an_outer_cancellation_ends_those_who_wait(autojump_clock: Clock) -> None:
     with trio.move_on_after(4):
         async with serving(stall, settings=with_queue()) as (service, _):
-            predictions = [service.create() for _ in range(3)]
+            predictions = [service.create(NewPrediction()) for _ in range(3)]
             await trio.sleep_forever()
     assert [prediction.terminal for prediction in predictions] == [True] * 3
 

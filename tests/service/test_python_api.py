@@ -34,7 +34,6 @@ from cog_trio.bridge.protocol import (
     FileKind,
     FileOutput,
     FileOutputKind,
-    Idle,
     Init,
     Input,
     Inputs,
@@ -46,7 +45,7 @@ from cog_trio.bridge.protocol import (
 from cog_trio.bridge.protocol import Log as SetupText
 from cog_trio.service.python_api import STOP_LIMIT, encode_input
 from cog_trio.service.service import PredictionService
-from cog_trio.testing.fakes import FakeWorker, deaf, exit_9, garbage, open_fake_worker, stall
+from cog_trio.testing.fakes import FakeWorker, deaf, exit_9, garbage, open_fake_worker, proof_of, stall
 from tests.service.test_service import DIED, Clock, finish_after, no_threads, serving, temporary_folder
 
 __all__ = ["no_threads", "temporary_folder"]
@@ -56,8 +55,7 @@ async def fail(worker: FakeWorker, run: Predict) -> None:
     worker.send(LogLine(LogSource.STDERR, "Traceback\n"), run.slot)
     worker.send(OutputChunk(msgspec.Raw(b"1"), 0), run.slot)
     await trio.sleep(1)
-    worker.send(RunFailed(run.slot, run.id, run.run, "ValueError: boom"), run.slot)
-    worker.say(Idle(run.slot, run.id, run.run))
+    worker.send(RunFailed(proof_of(run), error="ValueError: boom"), run.slot)
 
 
 async def slow_to_stop(worker: FakeWorker, run: Predict) -> None:
@@ -355,7 +353,7 @@ async def test_an_output_file_stays_in_the_folder_of_the_caller(tmp_path: Path, 
         made.write_bytes(b"made")
         for index, path in enumerate((own, made)):
             worker.send(FileOutput(str(path), FileKind(FileOutputKind.FILE), index), run.slot)
-        worker.finish_without_idle(run)
+        worker.finish(run)
         await trio.lowlevel.checkpoint()
 
     async with open_fake_worker(put_out) as worker:

@@ -11,7 +11,8 @@ import trio.testing
 from cog_trio.bridge.protocol import Failed, Init, Predict
 from cog_trio.config.settings import Settings
 from cog_trio.service.open_service import open_service
-from cog_trio.service.service import NotReady
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.refusals import NotReady
 from cog_trio.testing.fakes import FakeWorker, deaf, echo, exit_9, stall
 from tests.orchestrator.test_respawn import Spawner, respawning, shown, until
 from tests.service.test_service import DIED, Clock, ended, no_threads, temporary_folder
@@ -45,13 +46,13 @@ async def test_what_runs_may_end_and_nothing_new_is_begun(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with respawning(monkeypatch, slow, echo, **OFF) as (service, workers, spawner):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.sleep(1)
         service.reload("changed")
         await trio.sleep(1)
         assert service.health().status == "STARTING"
         with pytest.raises(NotReady, match="Setup has not finished yet"):
-            service.create()
+            service.create(NewPrediction())
         assert not workers[0].reaped
         await prediction.wait_finished()
         assert (prediction.output, trio.current_time()) == ("slow", 5.0)
@@ -64,7 +65,7 @@ async def test_what_does_not_end_within_the_drain_grace_is_cancelled(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with respawning(monkeypatch, stall, echo, **OFF, drain_grace=3.0) as (service, _, _):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.sleep(1)
         service.reload("changed")
         await prediction.wait_finished()
@@ -76,7 +77,7 @@ async def test_a_run_that_does_not_stop_is_ended_with_its_worker(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with respawning(monkeypatch, deaf, echo, **OFF, drain_grace=3.0) as (service, workers, _):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         service.reload("changed")
         await prediction.wait_finished()
@@ -91,7 +92,10 @@ async def test_who_waits_in_the_queue_runs_on_the_new_model(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with respawning(monkeypatch, slow, echo, **OFF, queue=2) as (service, _, _):
-        first, second = service.create(input=b'{"n": 1}'), service.create(input=b'{"n": 2}')
+        first, second = (
+            service.create(NewPrediction(input=b'{"n": 1}')),
+            service.create(NewPrediction(input=b'{"n": 2}')),
+        )
         await trio.testing.wait_all_tasks_blocked()
         service.reload("changed")
         await second.wait_finished()
@@ -110,7 +114,7 @@ async def test_a_broken_edit_shows_and_the_next_one_heals(
         bad.exit(0)
         await until(service, "SETUP_FAILED")
         with pytest.raises(NotReady, match="SyntaxError: never closed"):
-            service.create()
+            service.create(NewPrediction())
         service.reload("second")
         await until(service, "READY")
         assert (await service.predict({"n": 1})).output == {"n": 1}
@@ -146,7 +150,7 @@ async def test_who_asks_and_then_waits_gets_the_new_model(
             assert service.health().status == state
             service.reload("changed")
             with pytest.raises(NotReady, match="Setup has not finished yet"):
-                service.create()
+                service.create(NewPrediction())
             assert (await service.wait_started()).status == "READY"
 
 
@@ -170,7 +174,7 @@ async def test_a_worker_that_dies_while_it_drains_is_not_respawned(
         await exit_9(worker, run)
 
     async with respawning(monkeypatch, dies, echo, respawn=True) as (service, _, spawner):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.sleep(1)
         service.reload("changed")
         await prediction.wait_finished()
@@ -184,7 +188,7 @@ async def test_asked_again_meanwhile_the_last_call_counts(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with respawning(monkeypatch, slow, echo, **OFF) as (service, _, spawner):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         service.reload("first", environment={"A": "c"})
         await trio.sleep(1)
@@ -208,7 +212,7 @@ async def test_a_shutdown_meanwhile_starts_nothing(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, checkpoints: int
 ) -> None:
     async with respawning(monkeypatch, slow, **OFF) as (service, workers, spawner):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         service.reload("changed")
         for _ in range(checkpoints):
@@ -227,7 +231,7 @@ async def test_leaving_the_block_meanwhile_ends_everything(
 ) -> None:
     with trio.CancelScope() as scope:
         async with respawning(monkeypatch, slow, **OFF) as (service, workers, spawner):
-            service.create()
+            service.create(NewPrediction())
             await trio.testing.wait_all_tasks_blocked()
             service.reload("changed")
             await trio.testing.wait_all_tasks_blocked()
@@ -245,7 +249,7 @@ async def test_several_workers_are_all_replaced(autojump_clock: Clock, monkeypat
     monkeypatch.setattr("cog_trio.orchestrator.worker_handle.spawn", Spawner([]))
     async with respawning(monkeypatch, slow, echo, echo, echo, **OFF, workers=2) as (service, workers, spawner):
         await trio.testing.wait_all_tasks_blocked()
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         service.reload("changed")
         await prediction.wait_finished()

@@ -29,7 +29,6 @@ from cog_trio.bridge.protocol import (
     Healthcheck,
     HealthcheckResult,
     HealthcheckStatus,
-    Idle,
     Init,
     Input,
     Inputs,
@@ -50,10 +49,12 @@ from cog_trio.config.settings import Settings
 from cog_trio.inputs.validation import InvalidInput
 from cog_trio.orchestrator.spawn import spawn
 from cog_trio.service.open_service import ServiceBroken, open_service
-from cog_trio.service.service import AlreadyRunning, AtCapacity, NotReady, PredictionService
+from cog_trio.service.service import PredictionService
 from cog_trio.service.shutdown import STOP_GRACE
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
-from cog_trio.testing.fakes import FakeWorker, deaf, echo, exit_9, garbage, no_idle, open_fake_worker, stall
+from cog_trio.state.refusals import AlreadyRunning, AtCapacity, NotReady
+from cog_trio.testing.fakes import FakeWorker, deaf, echo, exit_9, garbage, open_fake_worker, proof_of, stall
 
 T = TypeVar("T")
 Clock = trio.testing.MockClock
@@ -139,7 +140,7 @@ async def test_without_a_model_health_is_unknown(autojump_clock: Clock) -> None:
         assert service.health().status == "UNKNOWN"
         assert (await service.wait_started()).setup is None
         with pytest.raises(NotReady, match=STARTING):
-            service.create()
+            service.create(NewPrediction())
 
 
 async def test_open_service_yields_at_once_and_says_starting(autojump_clock: Clock) -> None:
@@ -147,7 +148,7 @@ async def test_open_service_yields_at_once_and_says_starting(autojump_clock: Clo
     async with open_service("m.py", worker=worker) as service:
         assert service.health().status == "STARTING"
         with pytest.raises(NotReady, match=STARTING) as refused:
-            service.create(id="mine")
+            service.create(NewPrediction(id="mine"))
         assert refused.value.id == "mine"
     assert worker.reaped
 
@@ -206,7 +207,7 @@ async def test_W8_a_setup_that_fails_keeps_its_logs(autojump_clock: Clock) -> No
             "[coglet] Setup failed: ValueError: bad"
         )
         with pytest.raises(NotReady) as refused:
-            service.create()
+            service.create(NewPrediction())
         assert refused.value.text == "Setup has failed, predictions can't run: ValueError: bad"
 
 
@@ -247,7 +248,7 @@ async def test_busy_is_computed_from_the_slots(autojump_clock: Clock) -> None:
     async with serving(stall, slots=2) as (service, _):
         statuses = [service.health().status]
         for _ in range(2):
-            service.create()
+            service.create(NewPrediction())
             statuses.append(service.health().status)
         assert statuses == ["READY", "READY", "BUSY"]
 
@@ -268,7 +269,7 @@ async def checking() -> AsyncIterator[tuple[PredictionService, FakeWorker]]:
 @pytest.mark.covers("http:W28")
 async def test_W28_without_a_check_the_worker_is_not_asked(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, worker):
-        service.create()
+        service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         start = trio.current_time()
         assert (await service.check_health()).status == "BUSY"
@@ -294,7 +295,7 @@ async def test_those_who_ask_at_once_share_one_check(autojump_clock: Clock) -> N
             ("UNHEALTHY", "Healthcheck failed: no")
         }
         assert service.health().status == "READY", "nothing is stored"
-        service.create()
+        service.create(NewPrediction())
 
 
 async def test_one_who_leaves_does_not_take_the_check_along(autojump_clock: Clock) -> None:
@@ -356,7 +357,7 @@ async def test_a_prediction_end_to_end(autojump_clock: Clock) -> None:
 async def test_create_has_no_checkpoint_and_all_steps_are_there(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
         with trio.testing.assert_no_checkpoints():
-            prediction = service.create(id="a")
+            prediction = service.create(NewPrediction(id="a"))
             assert service.health().status == "BUSY"
             assert service.running("a") is service.get("a") is prediction
             assert service.cancel("a")
@@ -377,8 +378,7 @@ async def test_everything_the_worker_says_arrives(autojump_clock: Clock) -> None
 
 async def test_a_failure_of_the_model(autojump_clock: Clock) -> None:
     async def fail(worker: FakeWorker, run: Predict) -> None:
-        worker.send(RunFailed(run.slot, run.id, run.run, "ValueError: boom"))
-        worker.say(Idle(run.slot, run.id, run.run))
+        worker.send(RunFailed(proof_of(run), error="ValueError: boom"))
         await trio.lowlevel.checkpoint()
 
     async with serving(fail) as (service, _):
@@ -408,40 +408,24 @@ async def test_W1_back_to_back_never_meets_a_busy_slot(autojump_clock: Clock) ->
             assert service.health().status == "READY"
 
 
-@pytest.mark.covers("http:W1")
-async def test_W1_the_terminal_state_waits_for_idle(autojump_clock: Clock) -> None:
-    async def late_idle(worker: FakeWorker, run: Predict) -> None:
-        worker.send(RunFailed(run.slot, run.id, run.run, "E: x"))
-        await trio.sleep(2)
-        worker.say(Idle(run.slot, run.id, run.run))
-
-    async with serving(late_idle) as (service, _):
-        prediction = service.create()
-        await trio.sleep(1)
-        assert (prediction.status.value, service.health().status) == ("processing", "BUSY")
-        await prediction.wait_finished()
-        assert prediction.predict_time == 2.0
-        assert service.health().status == "READY"
-
-
 @pytest.mark.covers("http:W2")
 async def test_W2_simultaneous_creates_use_every_slot(autojump_clock: Clock) -> None:
     async with serving(stall, slots=3) as (service, _):
         outcomes = []
         for _ in range(20):
             try:
-                outcomes.append(service.create().status.value)
+                outcomes.append(service.create(NewPrediction()).status.value)
             except AtCapacity as refused:
                 outcomes.append(refused.text)
-        assert outcomes == ["starting"] * 3 + ["At capacity - all prediction slots busy"] * 17
+        assert outcomes == ["processing"] * 3 + ["At capacity - all prediction slots busy"] * 17
 
 
 @pytest.mark.covers("http:W3")
 async def test_W3_an_id_that_runs_is_refused_and_the_first_untouched(autojump_clock: Clock) -> None:
     async with serving(stall, slots=2) as (service, _):
-        first = service.create(id="a")
+        first = service.create(NewPrediction(id="a"))
         with pytest.raises(AlreadyRunning) as refused:
-            service.create(id="a")
+            service.create(NewPrediction(id="a"))
         assert (refused.value.text, refused.value.id) == ("A prediction with this id is already running", "a")
         assert service.running("a") is first
         assert not first.cancel_requested
@@ -466,20 +450,20 @@ async def test_W3_simultaneous_creates_of_one_id_start_one(autojump_clock: Clock
 
 async def test_an_id_that_is_taken_comes_before_capacity(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
-        service.create(id="a")
+        service.create(NewPrediction(id="a"))
         with pytest.raises(AlreadyRunning):
-            service.create(id="a")
+            service.create(NewPrediction(id="a"))
         with pytest.raises(AtCapacity) as refused:
-            service.create(id="b")
+            service.create(NewPrediction(id="b"))
         assert refused.value.id == "b"
         with pytest.raises(AtCapacity) as refused:
-            service.create()
+            service.create(NewPrediction())
         assert refused.value.id is None, "only an id that the client gave is told"
 
 
 async def test_generated_ids_differ(autojump_clock: Clock) -> None:
     async with serving(slots=50) as (service, _):
-        ids = {service.create().id for _ in range(50)}
+        ids = {service.create(NewPrediction()).id for _ in range(50)}
         assert len(ids) == 50
         assert all(id.startswith("pred_") for id in ids)
 
@@ -518,13 +502,13 @@ async def validating(behaviour: Behaviour = echo) -> AsyncIterator[PredictionSer
 @pytest.mark.covers("D7")
 async def test_D7_503_before_422_before_409(autojump_clock: Clock) -> None:
     async with validating(stall) as service:
-        service.create(id="a", input=b'{"n": 1}')
+        service.create(NewPrediction(id="a", input=b'{"n": 1}'))
         with pytest.raises(InvalidInput) as invalid:
-            service.create(id="a", input=b'{"n": "x"}')
+            service.create(NewPrediction(id="a", input=b'{"n": "x"}'))
         assert invalid.value.faults[0]["loc"] == ["body", "input", "n"]
         service.shutdown()
         with pytest.raises(NotReady):
-            service.create(id="a", input=b'{"n": "x"}')
+            service.create(NewPrediction(id="a", input=b'{"n": "x"}'))
 
 
 @pytest.mark.covers("D8", "D42")
@@ -562,7 +546,7 @@ async def test_a_document_that_cant_be_compiled_means_no_validation(
 
 async def test_an_absent_input_is_an_empty_one(autojump_clock: Clock) -> None:
     async with serving() as (service, _):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await prediction.wait_finished()
         assert prediction.output == {}
 
@@ -572,7 +556,7 @@ async def test_an_absent_input_is_an_empty_one(autojump_clock: Clock) -> None:
 
 async def test_cancel_is_sync_and_repeatable(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await trio.testing.wait_all_tasks_blocked()
         assert [service.cancel("a") for _ in range(3)] == [True] * 3
         assert prediction.status.value == "processing", "only when the work has stopped"
@@ -583,14 +567,32 @@ async def test_cancel_is_sync_and_repeatable(autojump_clock: Clock) -> None:
 
 
 @pytest.mark.covers("http:W48")
-async def test_W48_cancelled_before_its_task_has_begun(autojump_clock: Clock) -> None:
-    async with serving() as (service, worker):
+async def test_W48_cancelled_in_the_step_that_creates_it(autojump_clock: Clock) -> None:
+    async with serving(stall) as (service, _):
         for _ in range(200):
-            prediction = service.create(id="a")
+            prediction = service.create(NewPrediction(id="a"))
             service.cancel("a")
             await prediction.wait_finished()
             assert prediction.status.value == "canceled"
             assert service.health().status == "READY"
+
+
+@pytest.mark.covers("http:W48")
+async def test_W48_cancelled_between_turn_and_start(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large input is on its way to the disk: its slot is held, and nothing was written."""
+
+    async def slow(*_: object) -> str:
+        service.cancel("a")
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return "path"
+
+    async with serving(stall) as (service, worker):
+        monkeypatch.setattr("cog_trio.service.prediction_tasks.needs_spill", lambda *_: True)
+        monkeypatch.setattr("cog_trio.service.prediction_tasks.spill", slow)
+        prediction = service.create(NewPrediction(id="a"))
+        await prediction.wait_finished()
+        assert (prediction.status.value, service.health().status) == ("canceled", "READY")
+        assert prediction.started is None
         assert not worker.slots[0].down.data, "nothing reached the worker"
 
 
@@ -598,7 +600,7 @@ async def test_W48_cancelled_before_its_task_has_begun(autojump_clock: Clock) ->
 @pytest.mark.parametrize("checkpoints", range(1, 12))
 async def test_W25_a_cancel_at_any_step_ends_canceled_or_came_too_late(autojump_clock: Clock, checkpoints: int) -> None:
     async with serving() as (service, _):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         for _ in range(checkpoints):
             await trio.lowlevel.checkpoint()
         cancelled = service.cancel("a")
@@ -616,7 +618,7 @@ async def test_canceled_wins_over_a_model_that_swallows_it(autojump_clock: Clock
         worker.finish(run, b'"survived"')
 
     async with serving(survive) as (service, _):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await trio.testing.wait_all_tasks_blocked()
         service.cancel("a")
         await trio.testing.wait_all_tasks_blocked()
@@ -628,7 +630,7 @@ async def test_canceled_wins_over_a_model_that_swallows_it(autojump_clock: Clock
 @pytest.mark.covers("worker:W33", "D47")
 async def test_W33_code_that_does_not_stop_keeps_its_slot(autojump_clock: Clock) -> None:
     async with serving(deaf) as (service, _):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await trio.sleep(1)
         service.cancel("a")
         await trio.sleep(3600)
@@ -638,7 +640,7 @@ async def test_W33_code_that_does_not_stop_keeps_its_slot(autojump_clock: Clock)
 @pytest.mark.covers("D28")
 async def test_D28_with_a_grace_the_worker_is_killed(autojump_clock: Clock) -> None:
     async with serving(deaf, settings=Settings(cancel_grace=4.0)) as (service, worker):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await trio.sleep(1)
         service.cancel("a")
         await prediction.wait_finished()
@@ -651,7 +653,7 @@ async def test_D28_with_a_grace_the_worker_is_killed(autojump_clock: Clock) -> N
 @pytest.mark.covers("D4")
 async def test_D4_the_last_watcher_of_a_watched_prediction_cancels(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
-        prediction = service.create(id="a", watched=True)
+        prediction = service.create(NewPrediction(id="a", watched=True))
         with service.watch(prediction):
             with service.watch(prediction):
                 await trio.sleep(1)
@@ -663,7 +665,7 @@ async def test_D4_the_last_watcher_of_a_watched_prediction_cancels(autojump_cloc
 @pytest.mark.covers("D4")
 async def test_D4_an_async_prediction_is_never_cancelled_by_leaving(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         with service.watch(prediction):
             await trio.sleep(1)
         assert not prediction.cancel_requested
@@ -672,7 +674,7 @@ async def test_D4_an_async_prediction_is_never_cancelled_by_leaving(autojump_clo
 @pytest.mark.covers("D4")
 async def test_D4_a_joined_prediction_outlives_its_creator(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
-        prediction = service.create(id="a", watched=True)
+        prediction = service.create(NewPrediction(id="a", watched=True))
         with trio.CancelScope() as creator, service.watch(prediction):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(prediction.wait_finished)
@@ -687,7 +689,7 @@ async def test_D4_a_joined_prediction_outlives_its_creator(autojump_clock: Clock
 
 async def test_watchers_that_leave_after_the_end_change_nothing(autojump_clock: Clock) -> None:
     async with serving() as (service, _):
-        prediction = service.create(watched=True)
+        prediction = service.create(NewPrediction(watched=True))
         with service.watch(prediction):
             await prediction.wait_finished()
         assert not prediction.cancel_requested
@@ -736,7 +738,7 @@ async def test_W6_a_crash_fails_what_runs_and_health_is_defunct_first(
     autojump_clock: Clock, behaviour: Behaviour
 ) -> None:
     async with serving(behaviour, slots=2) as (service, worker):
-        first, second = service.create(id="a"), service.create(id="b")
+        first, second = service.create(NewPrediction(id="a")), service.create(NewPrediction(id="b"))
         seen: list[tuple[str, str | None, str]] = []
 
         async def wait(prediction: Prediction) -> None:
@@ -748,7 +750,7 @@ async def test_W6_a_crash_fails_what_runs_and_health_is_defunct_first(
             nursery.start_soon(wait, second)
         assert seen == [("failed", DIED, "DEFUNCT")] * 2
         with pytest.raises(NotReady) as refused:
-            service.create(id="c")
+            service.create(NewPrediction(id="c"))
         assert refused.value.text == f"The worker is gone, predictions can't run: {DIED}"
         assert service.get("a") is first, "the service lives"
         assert worker.reaped
@@ -770,7 +772,7 @@ async def test_W3_what_came_before_the_crash_is_kept(autojump_clock: Clock) -> N
 
 async def test_a_worker_that_dies_while_it_cancels_leaves_a_failure(autojump_clock: Clock) -> None:
     async with serving(deaf) as (service, worker):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await trio.sleep(1)
         service.cancel("a")
         await trio.sleep(1)
@@ -793,7 +795,7 @@ async def closes_its_slot(worker: FakeWorker, run: Predict) -> None:
 
 
 @pytest.mark.covers("worker:W16")
-@pytest.mark.parametrize("behaviour", [garbage, closes_its_slot, no_idle])
+@pytest.mark.parametrize("behaviour", [garbage, closes_its_slot])
 async def test_W16_a_slot_that_breaks_the_protocol_is_lost_and_the_other_lives(
     autojump_clock: Clock, behaviour: Behaviour
 ) -> None:
@@ -806,9 +808,9 @@ async def test_W16_a_slot_that_breaks_the_protocol_is_lost_and_the_other_lives(
         assert service.health().status == "READY"
         for number in range(5):
             assert (await service.predict({"n": number})).status.value == "succeeded"
-        service.create()
+        service.create(NewPrediction())
         with pytest.raises(AtCapacity):
-            service.create()
+            service.create(NewPrediction())
 
 
 @pytest.mark.covers("http:W6", "worker:W16")
@@ -835,13 +837,13 @@ async def test_W13_in_flight_work_gets_the_grace(autojump_clock: Clock) -> None:
         await finish_after(20, worker, run)
 
     async with serving(slow) as (service, worker):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await trio.testing.wait_all_tasks_blocked()
         start = trio.current_time()
         service.shutdown()
         assert (service.health().status, service.health().draining) == ("BUSY", True)
         with pytest.raises(NotReady, match="Server is shutting down"):
-            service.create()
+            service.create(NewPrediction())
         assert service.running("a") is prediction, "joins and polls go on"
         await service.wait_stopped()
         assert (prediction.status.value, trio.current_time() - start) == ("succeeded", 20)
@@ -853,7 +855,7 @@ async def test_W13_in_flight_work_gets_the_grace(autojump_clock: Clock) -> None:
 @pytest.mark.covers("http:W14")
 async def test_W14_what_does_not_finish_is_cancelled(autojump_clock: Clock) -> None:
     async with serving(stall, settings=Settings(drain_grace=8.0)) as (service, worker):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         start = trio.current_time()
         service.shutdown()
@@ -864,7 +866,7 @@ async def test_W14_what_does_not_finish_is_cancelled(autojump_clock: Clock) -> N
 @pytest.mark.covers("http:W14")
 async def test_W14_what_does_not_stop_is_killed(autojump_clock: Clock) -> None:
     async with serving(deaf, settings=Settings(drain_grace=8.0)) as (service, worker):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         start = trio.current_time()
         service.shutdown()
@@ -876,7 +878,7 @@ async def test_W14_what_does_not_stop_is_killed(autojump_clock: Clock) -> None:
 
 async def test_a_second_shutdown_ends_the_grace_at_once(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         start = trio.current_time()
         service.shutdown()
@@ -888,7 +890,7 @@ async def test_a_second_shutdown_ends_the_grace_at_once(autojump_clock: Clock) -
 
 async def test_two_shutdowns_at_once_leave_no_grace(autojump_clock: Clock) -> None:
     async with serving(stall) as (service, _):
-        service.create()
+        service.create(NewPrediction())
         start = trio.current_time()
         service.shutdown()
         service.shutdown()
@@ -898,7 +900,7 @@ async def test_two_shutdowns_at_once_leave_no_grace(autojump_clock: Clock) -> No
 
 async def test_more_shutdowns_kill_a_worker_that_does_not_stop(autojump_clock: Clock) -> None:
     async with serving(deaf) as (service, worker):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         start = trio.current_time()
         for _ in range(4):
@@ -948,11 +950,11 @@ async def test_leaving_the_block_drains(autojump_clock: Clock) -> None:
     async with open_fake_worker(slow) as worker:
         async with open_service("m.py", worker=worker) as service:
             await service.wait_started()
-            prediction = service.create()
+            prediction = service.create(NewPrediction())
         assert (prediction.status.value, worker.status) == ("succeeded", 0)
         service.shutdown()
         with pytest.raises(NotReady):
-            service.create()
+            service.create(NewPrediction())
 
 
 async def test_an_outer_cancellation_cancels_predictions_and_ends_the_worker(autojump_clock: Clock) -> None:
@@ -960,7 +962,7 @@ async def test_an_outer_cancellation_cancels_predictions_and_ends_the_worker(aut
         with trio.move_on_after(4) as scope:
             async with open_service("m.py", worker=worker) as service:
                 await service.wait_started()
-                prediction = service.create()
+                prediction = service.create(NewPrediction())
                 await trio.sleep_forever()
         assert scope.cancelled_caught
         assert prediction.status.value == "canceled"
@@ -974,7 +976,7 @@ async def test_b21_what_the_block_raises_comes_out_bare(autojump_clock: Clock) -
         async def block() -> None:
             async with open_service("m.py", worker=worker) as service:
                 await service.wait_started()
-                predictions.append(service.create())
+                predictions.append(service.create(NewPrediction()))
                 raise KeyError("mine")
 
         with pytest.raises(KeyError) as raised:
@@ -992,8 +994,8 @@ async def test_b21_a_fault_of_ours_is_one_named_error(autojump_clock: Clock, mon
         async def block() -> None:
             async with open_service("m.py", worker=worker) as service:
                 await service.wait_started()
-                monkeypatch.setattr("cog_trio.service.prediction_tasks.OutputFiles", broken)
-                service.create()
+                monkeypatch.setattr("cog_trio.orchestrator.orchestrator.Orchestrator._hear", broken)
+                worker.say(Log(LogSource.STDOUT, "hm"))
                 await trio.sleep_forever()
 
         with pytest.raises(ServiceBroken) as raised:
@@ -1040,7 +1042,7 @@ def output_file(path: Path, index: int = 0, kind: FileOutputKind = FileOutputKin
 def puts_out(path: Path) -> Behaviour:
     async def behave(worker: FakeWorker, run: Predict) -> None:
         worker.send(output_file(path), run.slot)
-        worker.send(Done(run.slot, run.id, run.run, 0.0), run.slot)
+        worker.send(Done(proof_of(run), folder=True), run.slot)
         await trio.lowlevel.checkpoint()
 
     return behave
@@ -1073,14 +1075,17 @@ async def test_W22_the_runs_folder_is_removed_on_every_outcome(autojump_clock: C
 
     async with serving(makes_a_folder) as (service, _):
         await service.predict()
+        await trio.testing.wait_all_tasks_blocked()
         assert folders(tmp_path) == []
-        prediction = service.create(id="cancel")
+        prediction = service.create(NewPrediction(id="cancel"))
         await trio.testing.wait_all_tasks_blocked()
         assert len(folders(tmp_path)) == 1
         service.cancel("cancel")
         await prediction.wait_finished()
+        await trio.testing.wait_all_tasks_blocked()
         assert folders(tmp_path) == []
         await ended(service, id="die")
+        await trio.testing.wait_all_tasks_blocked()
         assert folders(tmp_path) == []
     assert os.listdir(tmp_path) == []
 
@@ -1096,11 +1101,12 @@ async def test_D26_a_large_input_travels_as_a_file(autojump_clock: Clock, tmp_pa
 
     async with serving(read) as (service, _):
         text = json.dumps({"x": "y" * (7 * 2**20)}).encode()
-        prediction = service.create(id="../../x", input=text, context={"k": "v"})
+        prediction = service.create(NewPrediction(id="../../x", input=text, context={"k": "v"}))
         await prediction.wait_finished()
         size, context, folder = prediction.output
         assert (size, context) == (len(text), {"k": "v"})
         assert "../x" not in folder
+        await trio.testing.wait_all_tasks_blocked()
         assert folders(tmp_path) == []
 
 
@@ -1113,7 +1119,7 @@ async def test_a_large_input_that_cant_be_spilled_fails_and_gives_the_permit_bac
 
     monkeypatch.setattr("cog_trio.service.prediction_tasks.spill", full)
     async with serving() as (service, _):
-        prediction = service.create(input=json.dumps("y" * (7 * 2**20)).encode())
+        prediction = service.create(NewPrediction(input=json.dumps("y" * (7 * 2**20)).encode()))
         await prediction.wait_finished()
         assert prediction.error == "OSError: [Errno 28] No space left on device"
         assert (await service.predict()).status.value == "succeeded"
@@ -1129,7 +1135,7 @@ async def test_W5_a_cancel_while_spilling_gives_the_permit_back(
 
     monkeypatch.setattr("cog_trio.service.prediction_tasks.spill", slow)
     async with serving() as (service, _):
-        prediction = service.create(id="a", input=json.dumps("y" * (7 * 2**20)).encode())
+        prediction = service.create(NewPrediction(id="a", input=json.dumps("y" * (7 * 2**20)).encode()))
         await trio.sleep(1)
         service.cancel("a")
         await prediction.wait_finished()

@@ -15,9 +15,12 @@ import trio.testing
 from cog_trio.bridge.protocol import LogLine, LogSource, OutputChunk, Predict
 from cog_trio.config.settings import Settings
 from cog_trio.service.open_service import open_service
-from cog_trio.service.service import AtCapacity, OtherRun, PredictionService
-from cog_trio.state.event_log import Boundary, Event, LogEvent, Subscription
-from cog_trio.state.prediction import Prediction, Status
+from cog_trio.service.service import PredictionService
+from cog_trio.state.event_log import Boundary, Event, LogEvent, OtherRun, Subscription
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.refusals import AtCapacity
+from cog_trio.state.status import Status
 from cog_trio.testing.fakes import FakeWorker, exit_9, open_fake_worker, stall
 
 Clock = trio.testing.MockClock
@@ -62,7 +65,7 @@ async def rest(subscription: Subscription) -> list[Event]:
 
 
 def started(service: PredictionService, id: str = "p") -> tuple[Prediction, Subscription]:
-    prediction = service.create(id=id, streamed=True)
+    prediction = service.create(NewPrediction(id=id, streamed=True))
     return prediction, service.follow(prediction)
 
 
@@ -79,7 +82,7 @@ async def test_events_come_when_they_happen_and_the_end_when_the_slot_is_free(au
         assert list(times) == [Boundary.START, 0, 1, LogEvent(LogSource.STDOUT, "almost\n"), 2, Boundary.COMPLETED]
         assert list(times.values()) == pytest.approx([0, 1, 2, 3, 3, 3])
         assert prediction.status is Status.SUCCEEDED
-        service.create().cancel()  # W1: nobody who learned of the end meets a 409
+        service.create(NewPrediction()).cancel()  # W1: nobody who learned of the end meets a 409
 
 
 async def test_two_runs_of_one_id_have_different_names(autojump_clock: Clock) -> None:
@@ -109,11 +112,11 @@ async def test_the_last_follower_leaves(autojump_clock: Clock, grace: float) -> 
         began = trio.current_time()
         subscription.close()
         with pytest.raises(AtCapacity):
-            service.create()
+            service.create(NewPrediction())
         await prediction.wait_finished()
         assert prediction.status is Status.CANCELED
         assert trio.current_time() - began == pytest.approx(grace)
-        service.create().cancel()
+        service.create(NewPrediction()).cancel()
 
 
 async def test_a_drain_does_not_wait_for_the_grace(autojump_clock: Clock) -> None:

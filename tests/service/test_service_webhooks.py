@@ -18,9 +18,11 @@ from cog_trio.config.settings import Settings
 from cog_trio.net import http_client
 from cog_trio.service import webhook_sender
 from cog_trio.service.open_service import open_service
-from cog_trio.service.service import AlreadyRunning, AtCapacity, PredictionService
+from cog_trio.service.service import PredictionService
 from cog_trio.service.shutdown import STOP_GRACE
-from cog_trio.state.prediction import WebhookEvent
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.refusals import AlreadyRunning, AtCapacity
+from cog_trio.state.snapshot import WebhookEvent
 from cog_trio.testing.fakes import echo, exit_9, open_fake_worker, stall
 
 Clock = trio.testing.MockClock
@@ -79,7 +81,7 @@ async def serving(
 @pytest.mark.covers("http:W1")
 async def test_W1_the_slot_is_free_when_the_terminal_webhook_comes(receiver: Receiver, autojump_clock: Clock) -> None:
     async with serving(receiver) as service:
-        prediction = service.create(webhook=URL)
+        prediction = service.create(NewPrediction(webhook=URL))
         await prediction.wait_finished()
     assert receiver.came[0][1] == "processing"
     assert receiver.came[-1] == (0.0, "succeeded", "READY")
@@ -89,7 +91,7 @@ async def test_slot_and_health_do_not_wait_for_a_receiver(receiver: Receiver, au
     receiver.delay = 29.0
     async with serving(receiver, webhook_grace=100.0) as service:
         for _ in range(5):
-            await service.create(webhook=URL).wait_finished()
+            await service.create(NewPrediction(webhook=URL)).wait_finished()
             assert service.health().status == "READY"
         assert trio.current_time() == 0.0
     assert [status for _, status, _ in receiver.came].count("succeeded") == 5
@@ -97,11 +99,11 @@ async def test_slot_and_health_do_not_wait_for_a_receiver(receiver: Receiver, au
 
 async def test_refused_creates_have_no_webhook(receiver: Receiver, autojump_clock: Clock) -> None:
     async with serving(receiver, stall) as service:
-        running = service.create(id="a")
+        running = service.create(NewPrediction(id="a"))
         with pytest.raises(AlreadyRunning):
-            service.create(id="a", webhook=URL)
+            service.create(NewPrediction(id="a", webhook=URL))
         with pytest.raises(AtCapacity):
-            service.create(id="b", webhook=URL)
+            service.create(NewPrediction(id="b", webhook=URL))
         running.cancel()
     assert receiver.came == []
 
@@ -112,7 +114,7 @@ async def test_drain_says_for_how_many_it_waits(
     receiver.status = 503
     caplog.set_level("INFO", "cog_trio.service")
     async with serving(receiver, webhook_grace=1.0) as service:
-        await service.create(webhook=URL).wait_finished()
+        await service.create(NewPrediction(webhook=URL)).wait_finished()
     assert "shutdown: up to 1 s for the last webhooks of 1 predictions" in caplog.messages
 
 
@@ -127,7 +129,7 @@ async def test_W13_drain_delivers_within_the_grace(receiver: Receiver, autojump_
             receiver.status = 200
 
         nursery.start_soon(recover)
-        await service.create(webhook=URL, events=COMPLETED).wait_finished()
+        await service.create(NewPrediction(webhook=URL, events=COMPLETED)).wait_finished()
         service.shutdown()
         await service.wait_stopped()
         assert 3.0 < trio.current_time() < 10.0
@@ -140,7 +142,7 @@ async def test_W13_what_is_not_delivered_within_the_grace_is_told(
 ) -> None:
     receiver.status = 503
     async with serving(receiver, webhook_grace=4.0) as service:
-        await service.create(id="p", webhook=URL, events=COMPLETED).wait_finished()
+        await service.create(NewPrediction(id="p", webhook=URL, events=COMPLETED)).wait_finished()
     assert trio.current_time() == pytest.approx(4.0)
     told = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.getMessage() for record in told] == [
@@ -154,7 +156,7 @@ async def test_W13_the_grace_counts_from_the_end_of_the_work(receiver: Receiver,
     """What the drain had to cancel is told like everything else."""
     receiver.delay = 1.0
     async with serving(receiver, stall, drain_grace=20.0, webhook_grace=2.0) as service:
-        service.create(webhook=URL, events=COMPLETED)
+        service.create(NewPrediction(webhook=URL, events=COMPLETED))
         await trio.testing.wait_all_tasks_blocked()
     assert receiver.came == [(20.0, "canceled", "READY")]
     assert trio.current_time() == pytest.approx(21.0)
@@ -163,7 +165,7 @@ async def test_W13_the_grace_counts_from_the_end_of_the_work(receiver: Receiver,
 async def test_a_third_shutdown_gives_webhooks_up(receiver: Receiver, autojump_clock: Clock) -> None:
     receiver.status = 503
     async with serving(receiver, webhook_grace=1000.0) as service:
-        await service.create(webhook=URL, events=COMPLETED).wait_finished()
+        await service.create(NewPrediction(webhook=URL, events=COMPLETED)).wait_finished()
         service.shutdown()
         await trio.sleep(5)
         service.shutdown()
@@ -180,7 +182,7 @@ async def test_W13_a_cancelled_embedder_still_tells(receiver: Receiver, autojump
             async with open_service("m.py", worker=fake) as service:
                 receiver.service = service
                 await service.wait_started()
-                service.create(webhook=URL, events=COMPLETED)
+                service.create(NewPrediction(webhook=URL, events=COMPLETED))
                 await trio.sleep_forever()
     assert scope.cancelled_caught
     assert [status for _, status, _ in receiver.came] == ["canceled"]
@@ -189,7 +191,7 @@ async def test_W13_a_cancelled_embedder_still_tells(receiver: Receiver, autojump
 
 async def test_a_crash_is_told(receiver: Receiver, autojump_clock: Clock) -> None:
     async with serving(receiver, exit_9) as service:
-        prediction = service.create(webhook=URL)
+        prediction = service.create(NewPrediction(webhook=URL))
         await prediction.wait_finished()
         assert prediction.status.value == "failed"
     assert receiver.came[-1][1:] == ("failed", "DEFUNCT")
@@ -206,7 +208,7 @@ async def test_settings_reach_the_wire(
 
     monkeypatch.setattr(Receiver, "__call__", lambda self, request: handler(request))
     async with serving(receiver, webhook_auth_token="t0k3n", webhook_secret="whsec_c2VjcmV0") as service:
-        await service.create(webhook=URL, trace=((b"traceparent", b"00-1-2-01"),)).wait_finished()
+        await service.create(NewPrediction(webhook=URL, trace=((b"traceparent", b"00-1-2-01"),))).wait_finished()
     for request in seen:
         assert request.headers["authorization"] == "Bearer t0k3n"
         assert request.headers["traceparent"] == "00-1-2-01"

@@ -8,10 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.bridge.protocol import Cancel, Done, Idle, Predict, RunCancelled
+from cog_trio.bridge.protocol import Cancel, Predict, RunCancelled
 from cog_trio.config.settings import Settings
-from cog_trio.state.prediction import Blame, Fact, Outcome
-from cog_trio.testing.fakes import FakeWorker, deaf, exit_9, no_idle, stall
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.status import Blame
+from cog_trio.testing.fakes import FakeWorker, deaf, exit_9, proof_of, stall
 from tests.bench import opened, outcome_of
 from tests.service.test_service import Clock, ended, finish_after, no_threads, serving, shown, temporary_folder
 
@@ -22,7 +23,7 @@ limited = functools.partial(Settings, predict_timeout=3.0)
 
 async def test_a_prediction_over_its_limit_has_failed_and_its_slot_is_free(autojump_clock: Clock) -> None:
     async with serving(stall, settings=limited()) as (service, worker):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await prediction.wait_finished()
         assert (prediction.status.value, prediction.error, prediction.predict_time) == ("failed", LATE, 3.0)
         assert service.health().status == "READY"
@@ -47,7 +48,7 @@ async def test_failed_is_said_only_when_the_work_has_stopped(autojump_clock: Clo
                 await trio.sleep(4)
 
     async with serving(slow_to_stop, settings=limited()) as (service, _):
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.sleep(6)
         assert (prediction.status.value, service.health().status) == ("processing", "BUSY")
         await prediction.wait_finished()
@@ -81,7 +82,7 @@ async def test_cancelled_before_the_limit_is_canceled_also_after_it(autojump_clo
         worker.finish(run)
 
     async with serving(slow_to_stop, settings=limited()) as (service, _):
-        prediction = service.create(id="a")
+        prediction = service.create(NewPrediction(id="a"))
         await trio.sleep(2)
         service.cancel("a")
         await prediction.wait_finished()
@@ -97,21 +98,9 @@ async def test_cancelled_after_the_limit_has_failed(autojump_clock: Clock) -> No
         await trio.testing.wait_all_tasks_blocked()
         assert await bench.worker.next_control(Cancel) == Cancel(predict.slot, predict.id, predict.run)
         assert not bench.worker.wire.down.data
-        bench.worker.send(RunCancelled(predict.slot, predict.id, predict.run))
-        bench.worker.say(Idle(predict.slot, predict.id, predict.run))
+        bench.worker.send(RunCancelled(proof_of(predict)))
         await run.over.wait()
         assert run.outcome == outcome_of(LATE, Blame.LIMIT)
-
-
-async def test_a_run_that_has_ended_is_not_late_when_its_idle_is(autojump_clock: Clock) -> None:
-    async with opened(predict_timeout=3.0) as bench:
-        run, predict = await bench.begin()
-        await trio.sleep(2)
-        bench.worker.send(Done(predict.slot, predict.id, predict.run, 2.0))
-        await trio.sleep(2)
-        bench.worker.say(Idle(predict.slot, predict.id, predict.run))
-        await run.over.wait()
-        assert run.outcome == Outcome(Fact.RETURNED)
 
 
 async def test_a_crash_while_it_stops_is_told_as_a_crash(autojump_clock: Clock) -> None:
@@ -122,11 +111,3 @@ async def test_a_crash_while_it_stops_is_told_as_a_crash(autojump_clock: Clock) 
 
     async with serving(die, settings=limited()) as (service, _):
         assert "Worker died: signal 9" in str((await ended(service)).error)
-
-
-@pytest.mark.covers("D22")
-async def test_D22_the_limit_does_not_replace_the_one_for_idle(autojump_clock: Clock) -> None:
-    async with serving(no_idle, settings=limited()) as (service, _):
-        prediction = await ended(service)
-        assert (prediction.status.value, prediction.predict_time) == ("succeeded", 5.0)
-        assert service.health().status == "DEFUNCT"

@@ -13,6 +13,7 @@ import trio.testing
 from cog_trio.bridge.protocol import Input, Inputs, Mode, Predict
 from cog_trio.inputs.validation import InvalidInput
 from cog_trio.service.service import PredictionService
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.refusals import ABSENT, AlreadyRunning, AtCapacity, NotOffered, NotReady
 from cog_trio.testing.fakes import Behaviour, FakeWorker, echo, open_fake_worker, stall
 from tests.service.test_service import no_threads, temporary_folder
@@ -51,13 +52,13 @@ async def test_each_is_checked_by_its_own_table_and_shaped_by_its_own_output(aut
     async with serving("m.py", "t.py") as (service, _):
         await service.wait_started()
         with pytest.raises(InvalidInput):
-            service.create(input=b'{"a": "x"}')
+            service.create(NewPrediction(input=b'{"a": "x"}'))
         with pytest.raises(InvalidInput):
-            service.create(input=b'{"a": 1}', mode=Mode.TRAIN)
-        training = service.create(input=b'{"a": "x"}', mode=Mode.TRAIN)
+            service.create(NewPrediction(input=b'{"a": 1}', mode=Mode.TRAIN))
+        training = service.create(NewPrediction(input=b'{"a": "x"}', mode=Mode.TRAIN))
         await training.wait_finished()
         assert training.output == [{"a": "x"}]
-        prediction = service.create(input=b'{"a": 1}')
+        prediction = service.create(NewPrediction(input=b'{"a": 1}'))
         await prediction.wait_finished()
         assert prediction.output == {"a": 1}
 
@@ -72,7 +73,7 @@ async def test_predict_names_the_callable(autojump_clock: Clock) -> None:
     async with serving("m.py", "t.py", note) as (service, _):
         await service.wait_started()
         for mode in (Mode.TRAIN, Mode.PREDICT):
-            await service.create(mode=mode).wait_finished()
+            await service.create(NewPrediction(mode=mode)).wait_finished()
     assert seen == [Mode.TRAIN, Mode.PREDICT]
 
 
@@ -88,7 +89,7 @@ async def test_W26_what_is_served_is_known_from_the_start(
         assert {mode for mode in Mode if service.serves(mode)} == modes
         for mode in Mode:
             with pytest.raises(NotReady if mode in modes else NotOffered) as refused:
-                service.create(id="a", mode=mode)
+                service.create(NewPrediction(id="a", mode=mode))
             assert refused.value.id == "a"
             assert mode in modes or refused.value.text == ABSENT[mode]
         await service.wait_started()
@@ -97,11 +98,11 @@ async def test_W26_what_is_served_is_known_from_the_start(
 async def test_one_space_of_ids_and_one_set_of_slots(autojump_clock: Clock) -> None:
     async with serving("m.py", "t.py", stall) as (service, _):
         await service.wait_started()
-        training = service.create(id="a", mode=Mode.TRAIN)
+        training = service.create(NewPrediction(id="a", mode=Mode.TRAIN))
         with pytest.raises(AlreadyRunning):
-            service.create(id="a")
+            service.create(NewPrediction(id="a"))
         with pytest.raises(AtCapacity):
-            service.create(id="b")
+            service.create(NewPrediction(id="b"))
         assert service.running("a") is training
         assert service.cancel("a")
         await training.wait_finished()
@@ -114,9 +115,9 @@ async def test_a_document_without_the_training_checks_the_predictions_all_the_sa
     schemas = {"Input": DOCUMENT["components"]["schemas"]["Input"]}
     async with serving("m.py", "t.py", document={**DOCUMENT, "components": {"schemas": schemas}}) as (service, _):
         await service.wait_started()
-        training = service.create(input=b'{"a": 1}', mode=Mode.TRAIN)
+        training = service.create(NewPrediction(input=b'{"a": 1}', mode=Mode.TRAIN))
         await training.wait_finished()
         assert training.output == {"a": 1}
         with pytest.raises(InvalidInput):
-            service.create(input=b'{"a": "x"}')
+            service.create(NewPrediction(input=b'{"a": "x"}'))
     assert "can't be compiled" in caplog.text

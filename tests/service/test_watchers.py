@@ -7,7 +7,9 @@ import trio
 import trio.testing
 
 from cog_trio.service.watchers import Watchers
-from cog_trio.state.prediction import Fact, Outcome, Prediction
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.status import Fact, Outcome
 
 Clock = trio.testing.MockClock
 
@@ -25,7 +27,7 @@ async def test_a_run_without_a_watcher_is_nobodys(nursery: trio.Nursery) -> None
 
 
 async def test_the_last_waiter_cancels(nursery: trio.Nursery) -> None:
-    prediction = Prediction("p", watched=True)
+    prediction = Prediction("p", NewPrediction(watched=True))
     keep = keeper(nursery, grace=5)
     with keep.watch(prediction):
         with keep.watch(prediction):
@@ -35,7 +37,7 @@ async def test_the_last_waiter_cancels(nursery: trio.Nursery) -> None:
 
 
 async def test_followers_do_not_keep_what_a_waiter_created(nursery: trio.Nursery) -> None:
-    prediction = Prediction("p", watched=True)
+    prediction = Prediction("p", NewPrediction(watched=True))
     keep = keeper(nursery)
     with keep.follow(prediction, None):
         with keep.watch(prediction):
@@ -45,7 +47,7 @@ async def test_followers_do_not_keep_what_a_waiter_created(nursery: trio.Nursery
 
 @pytest.mark.parametrize("last", ["waiter", "follower"])
 async def test_what_a_stream_created_lives_as_long_as_anybody_is_there(nursery: trio.Nursery, last: str) -> None:
-    prediction = Prediction("p", watched=True, streamed=True)
+    prediction = Prediction("p", NewPrediction(watched=True, streamed=True))
     keep = keeper(nursery)
     follower = keep.follow(prediction, None)
     waiter = keep.watch(prediction)
@@ -62,14 +64,14 @@ async def test_what_a_stream_created_lives_as_long_as_anybody_is_there(nursery: 
 
 
 async def test_leaving_after_the_end_changes_nothing(nursery: trio.Nursery) -> None:
-    prediction = Prediction("p", watched=True, streamed=True)
+    prediction = Prediction("p", NewPrediction(watched=True, streamed=True))
     with keeper(nursery).follow(prediction, None):
         prediction.finish(Outcome(Fact.CUT))
     assert not prediction.cancel_requested
 
 
 async def test_the_grace_runs_from_the_last_leaving(nursery: trio.Nursery, autojump_clock: Clock) -> None:
-    prediction = Prediction("p", watched=True, streamed=True)
+    prediction = Prediction("p", NewPrediction(watched=True, streamed=True))
     keep = keeper(nursery, grace=5)
     for _ in range(3):
         with keep.follow(prediction, None):
@@ -86,7 +88,7 @@ async def test_the_grace_runs_from_the_last_leaving(nursery: trio.Nursery, autoj
 async def test_who_comes_back_within_the_grace_keeps_it_for_as_long_as_he_stays(
     nursery: trio.Nursery, autojump_clock: Clock
 ) -> None:
-    prediction = Prediction("p", watched=True, streamed=True)
+    prediction = Prediction("p", NewPrediction(watched=True, streamed=True))
     keep = keeper(nursery, grace=5)
     keep.follow(prediction, None).close()
     await trio.sleep(4)
@@ -98,7 +100,7 @@ async def test_who_comes_back_within_the_grace_keeps_it_for_as_long_as_he_stays(
 
 
 async def test_nothing_lingers_behind_the_end(nursery: trio.Nursery, autojump_clock: Clock) -> None:
-    prediction = Prediction("p", watched=True, streamed=True)
+    prediction = Prediction("p", NewPrediction(watched=True, streamed=True))
     keep = keeper(nursery, grace=5)
     keep.follow(prediction, None).close()
     await trio.testing.wait_all_tasks_blocked()

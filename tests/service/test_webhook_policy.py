@@ -22,7 +22,7 @@ from cog_trio.service.webhook_policy import (
     signing_key,
     wait_before,
 )
-from cog_trio.state.prediction import ALL_EVENTS, WebhookEvent
+from cog_trio.state.snapshot import ALL_EVENTS, WebhookEvent
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()

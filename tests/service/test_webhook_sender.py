@@ -21,7 +21,10 @@ from cog_trio import __version__
 from cog_trio.bridge.protocol import MetricMode
 from cog_trio.service import webhook_sender
 from cog_trio.service.webhook_sender import TRY_LIMIT, Webhooks
-from cog_trio.state.prediction import ALL_EVENTS, Fact, Outcome, Prediction, WebhookEvent
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.snapshot import ALL_EVENTS, WebhookEvent
+from cog_trio.state.status import Fact, Outcome
 
 Clock = trio.testing.MockClock
 START, OUTPUT, LOGS, COMPLETED = WebhookEvent
@@ -102,8 +105,11 @@ async def sending(
         webhooks.close()
 
 
-def make(*events: WebhookEvent, url: str | None = URL, **options: Any) -> Prediction:
-    return Prediction("p", webhook=url, events=frozenset(events) or ALL_EVENTS, output_is_array=True, **options)
+def make(
+    *events: WebhookEvent, url: str | None = URL, trace: tuple[tuple[bytes, bytes], ...] = (), **options: Any
+) -> Prediction:
+    new = NewPrediction(webhook=url, events=frozenset(events) or ALL_EVENTS, trace=trace)
+    return Prediction("p", new, output_is_array=True, **options)
 
 
 def raw(value: Any) -> msgspec.Raw:
@@ -168,7 +174,7 @@ async def test_W22_terminal_payload_is_the_sync_reply(autojump_clock: Clock) -> 
 async def test_W42_scalar_stays_a_scalar(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver) as webhooks:
-        await run(webhooks, Prediction("p", webhook=URL), outputs=1)
+        await run(webhooks, Prediction("p", NewPrediction(webhook=URL)), outputs=1)
     assert receiver.outputs == [None, 0, 0]
 
 
@@ -230,8 +236,8 @@ async def test_filter_is_decided_before_anything_is_built(
 async def test_nobody_is_told_without_url_or_events(autojump_clock: Clock) -> None:
     receiver = Receiver()
     async with sending(receiver) as webhooks:
-        await run(webhooks, Prediction("p", webhook=None), outputs=1)
-        await run(webhooks, Prediction("p", webhook=URL, events=frozenset()), outputs=1)
+        await run(webhooks, Prediction("p", NewPrediction(webhook=None)), outputs=1)
+        await run(webhooks, Prediction("p", NewPrediction(webhook=URL, events=frozenset())), outputs=1)
     assert receiver.calls == []
 
 

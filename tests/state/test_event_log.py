@@ -28,7 +28,8 @@ from cog_trio.state.event_log import (
     Subscription,
     TooManyFollowers,
 )
-from cog_trio.state.prediction import Fact, Outcome, Prediction
+from cog_trio.state.prediction import Bounds, Prediction
+from cog_trio.state.status import Fact, Outcome
 
 Clock = trio.testing.MockClock
 NOTHING = Change(0)
@@ -416,7 +417,7 @@ async def test_W34_a_file_that_is_missing_at_the_end_leaves_no_hole() -> None:
 
 
 async def test_log_events_are_what_the_logs_have_grown_by() -> None:
-    prediction = Prediction("p", log_limit=10)
+    prediction = Prediction("p", bounds=Bounds(logs=10))
     prediction.dispatched()
     for text in ("12345", "1234567", "more", "and more"):
         prediction.append_log(text)

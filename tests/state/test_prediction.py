@@ -18,7 +18,9 @@ import trio.testing
 from cog_trio.bridge.protocol import MetricMode
 from cog_trio.state.bounded_text import BoundedText, mark
 from cog_trio.state.metric_merge import aggregate
-from cog_trio.state.prediction import NEXT, TERMINAL, Fact, IllegalTransition, Outcome, Prediction, Status
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Bounds, Prediction
+from cog_trio.state.status import NEXT, TERMINAL, Fact, IllegalTransition, Outcome, Status
 
 DIAGRAM = Path(__file__).parent.parent.parent / "docs" / "design" / "prediction.md"
 RETURNED = Outcome(Fact.RETURNED)
@@ -115,7 +117,7 @@ async def test_W23_times_are_fixed_at_the_terminal_step(autojump_clock: trio.tes
 
 
 async def test_a_snapshot_in_flight() -> None:
-    prediction = Prediction("p", input=b'{"a": 1}', now=clock())
+    prediction = Prediction("p", NewPrediction(input=b'{"a": 1}'), now=clock())
     assert shown(prediction) == {
         "id": "p",
         "status": "starting",
@@ -237,11 +239,49 @@ async def test_cancel_is_right_before_the_task_starts_and_repeatable() -> None:
     prediction.cancel()
     assert prediction.cancel_requested
     assert prediction.status is Status.STARTING, "only its task says canceled"
-    with prediction.scope:
+    with trio.CancelScope() as scope:
+        prediction.enter(scope)
         await trio.sleep_forever()
     prediction.finish(CUT)
     prediction.cancel()
     assert shown(prediction)["status"] == "canceled"
+
+
+async def test_a_cancel_reaches_the_scope_that_the_prediction_stands_in() -> None:
+    """First that of the task that waits on its behalf, later that of its slot's task; between the two it is kept."""
+    for cancelled_in in ("first", "between", "second"):
+        prediction = Prediction("p")
+        first, second = trio.CancelScope(), trio.CancelScope()
+        prediction.enter(first)
+        if cancelled_in == "first":
+            prediction.cancel()
+        assert first.cancel_called is (cancelled_in == "first")
+        with first:
+            pass
+        if cancelled_in == "between":
+            prediction.cancel()
+        prediction.enter(second)
+        if cancelled_in == "second":
+            prediction.cancel()
+        assert second.cancel_called
+
+
+async def test_a_late_cancel_touches_no_scope() -> None:
+    """The scope of a slot is the next run's by then."""
+    prediction, scope = Prediction("p"), trio.CancelScope()
+    prediction.enter(scope)
+    prediction.finish(CUT)
+    prediction.cancel()
+    assert not scope.cancel_called
+
+
+async def test_the_end_is_told_before_anybody_who_waits_goes_on() -> None:
+    prediction, told = Prediction("p"), list[str]()
+    prediction.on_finish(lambda ended: told.append(ended.status.value))
+    prediction.finish(CUT)
+    assert told == ["canceled"]
+    prediction.on_finish(lambda ended: told.append("late"))
+    assert told == ["canceled", "late"]
 
 
 async def test_all_who_wait_are_woken_at_the_end(autojump_clock: trio.testing.MockClock) -> None:
@@ -263,7 +303,7 @@ async def test_all_who_wait_are_woken_at_the_end(autojump_clock: trio.testing.Mo
 
 @pytest.mark.covers("D25")
 async def test_D25_logs_are_bounded_with_a_visible_mark() -> None:
-    prediction = Prediction("p", log_limit=10)
+    prediction = Prediction("p", bounds=Bounds(logs=10))
     prediction.dispatched()
     prediction.append_log("12345")
     prediction.append_log("67é90abc")
@@ -292,7 +332,7 @@ def test_the_mark_names_the_limit() -> None:
 
 
 async def test_size_counts_output_logs_and_input() -> None:
-    prediction = Prediction("p", input=b"123")
+    prediction = Prediction("p", NewPrediction(input=b"123"))
     prediction.dispatched()
     prediction.add_output(raw("a"))
     prediction.append_log("éé")

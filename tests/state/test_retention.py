@@ -9,15 +9,17 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.state.prediction import Fact, Outcome, Prediction
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Prediction
 from cog_trio.state.retention import RetainedPredictions
+from cog_trio.state.status import Fact, Outcome
 
 DAY = 86400.0
 
 
 def finished(id: str, *, output: int = 0, input: int = 0) -> Prediction:
     """One that costs ``output`` bytes of output and ``input`` bytes of input."""
-    prediction = Prediction(id, input=b"x" * input)
+    prediction = Prediction(id, NewPrediction(input=b"x" * input))
     prediction.dispatched()
     if output:
         prediction.add_output(msgspec.Raw(b"1" * output))

@@ -72,8 +72,8 @@ async def test_the_life_of_a_prediction(autojump_clock: Clock) -> None:
         await ended(service, id="b")
         assert [told(event) for event in events] == [
             (PredictionCreated, "a", Mode.PREDICT, False),
-            (PredictionCreated, "b", Mode.PREDICT, True),
             (PredictionStarted, "a", Mode.PREDICT, 0.0),
+            (PredictionCreated, "b", Mode.PREDICT, True),
             (PredictionFinished, "a", Mode.PREDICT, Status.SUCCEEDED, None, None, 2.0, 2.0),
             (PredictionStarted, "b", Mode.PREDICT, 2.0),
             (PredictionFinished, "b", Mode.PREDICT, Status.SUCCEEDED, None, None, 4.0, 2.0),

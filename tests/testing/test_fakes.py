@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 import trio.testing
 
-from cog_trio.bridge.protocol import Init
-from cog_trio.config.settings import Settings
-from cog_trio.orchestrator.orchestrator import open_orchestrator
-from cog_trio.orchestrator.prediction_slot import PredictionSlot, RunRequest
-from cog_trio.state.prediction import Outcome, Prediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.status import Outcome
 from cog_trio.testing import fakes
-from tests.bench import CUT, RETURNED, Files, outcome_of
+from tests.bench import CUT, RETURNED, Flight, adopted, outcome_of
 
 
 async def outcome_with(
@@ -24,21 +20,21 @@ async def outcome_with(
     """How a run ends with it, on one of two slots, and how many slots are left."""
     async with (
         fakes.open_fake_worker(behaviour, concurrency=2) as worker,
-        open_orchestrator(worker, Init("x"), Settings(**settings), on_event=lambda event: None) as orchestrator,
+        adopted(worker, **settings) as bench,
         trio.open_nursery() as nursery,
     ):
-        prediction = Prediction("p")
+        flight = Flight(bench, Prediction("p"))
 
         async def cancel() -> None:
             if cancel_after is not None:
                 await trio.sleep(cancel_after)
-                prediction.cancel()
+                flight.prediction.cancel()
 
         nursery.start_soon(cancel)
-        slot = PredictionSlot(prediction, orchestrator.pool.acquire_nowait())
-        with prediction.scope:
-            outcome = await orchestrator.run(slot, RunRequest("dir", msgspec.Raw(b"1")), Files(prediction))
-        return outcome, orchestrator.pool.capacity
+        bench.take().start(flight.run)
+        await flight.over.wait()
+        assert flight.outcome is not None
+        return flight.outcome, bench.orchestrator.capacity
 
 
 @pytest.mark.parametrize(
@@ -47,8 +43,7 @@ async def outcome_with(
         (fakes.echo, RETURNED, 2, 0.0),
         (fakes.half_frame, outcome_of("Worker closed the socket of slot 0"), 1, 1.0),
         (fakes.eof, outcome_of("Worker closed the socket of slot 0"), 1, 1.0),
-        (fakes.exit_9, outcome_of("Worker died: signal 9 (SIGKILL), possibly out of memory"), 1, 0.0),
-        (fakes.no_idle, RETURNED, 1, 5.0),
+        (fakes.exit_9, outcome_of("Worker died: signal 9 (SIGKILL), possibly out of memory"), 2, 0.0),
     ],
 )
 async def test_a_behaviour_ends_a_run(

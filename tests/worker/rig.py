@@ -29,7 +29,6 @@ from cog_trio.bridge.protocol import (
     Described,
     Done,
     FileOutput,
-    FilesTaken,
     Idle,
     Init,
     Log,
@@ -64,7 +63,9 @@ class Outcome:
 
     @property
     def outputs(self) -> list[Any]:
-        return [msgspec.json.decode(frame.output) for frame in self.frames if isinstance(frame, OutputChunk)]
+        last = self.terminal.output if isinstance(self.terminal, Done) else msgspec.UNSET
+        items = [frame.output for frame in self.frames if isinstance(frame, OutputChunk)]
+        return [msgspec.json.decode(item) for item in (*items, *([last] if isinstance(last, msgspec.Raw) else []))]
 
     @property
     def files(self) -> list[FileOutput]:
@@ -103,7 +104,6 @@ class Line:
     index: int
     stream: trio.SocketStream
     channel: Channel[SlotRequest, SlotResponse]
-    idles: list[ControlResponse]  # where Idle goes, whichever way it came
     waiting: list[SlotResponse] = field(default_factory=list)
 
     async def hear(self, kind: type[M], seen: list[SlotResponse] | None = None) -> M:
@@ -122,8 +122,7 @@ class Line:
         """Take what comes next."""
         frames = await self.channel.receive()
         assert frames, f"slot {self.index} was closed"
-        self.idles += [frame for frame in frames if isinstance(frame, Idle)]
-        self.waiting += [frame for frame in frames if not isinstance(frame, Idle)]
+        self.waiting += frames
 
 
 class Parent:
@@ -147,7 +146,7 @@ class Parent:
 
     def add(self, end: socket.socket) -> None:
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(end))
-        self.lines.append(Line(len(self.lines), stream, Channel(stream, slot_responses), self._waiting))
+        self.lines.append(Line(len(self.lines), stream, Channel(stream, slot_responses)))
 
     async def tell(self, message: ControlRequest) -> None:
         await self.control.send(message)
@@ -209,31 +208,13 @@ class Parent:
         await self.tell(Cancel(predict.slot, predict.id, predict.run))
 
     async def finish(self, predict: Predict, frames: list[SlotResponse] | None = None) -> Outcome:
-        """All that comes up to Idle."""
+        """All that comes up to its end, which is the last of it."""
         line = self.lines[predict.slot]
         seen: list[SlotResponse] = [] if frames is None else frames
         terminal: Terminal = await line.hear(TERMINAL, seen)
-        assert (terminal.slot, terminal.id, terminal.run) == (predict.slot, predict.id, predict.run)
-        if any(isinstance(frame, FileOutput) for frame in seen):
-            await line.channel.send(FilesTaken(predict.slot, predict.id, predict.run))
-        await self.idle(predict)
+        assert terminal.idle == Idle(predict.slot, predict.id, predict.run)
+        assert not line.waiting, "something came after the end"
         return Outcome(seen, terminal)
-
-    async def idle(self, predict: Predict) -> None:
-        """Its Idle, whichever way it comes; what comes before it stays to be heard."""
-        idle = Idle(predict.slot, predict.id, predict.run)
-        line = self.lines[predict.slot]
-        with trio.fail_after(LIMIT):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._hear_until, idle, nursery.cancel_scope)
-                while idle not in self.heard and idle not in self._waiting:
-                    await line.read()
-                nursery.cancel_scope.cancel()
-
-    async def _hear_until(self, idle: Idle, scope: trio.CancelScope) -> None:
-        if idle not in self.heard:
-            await self.hear(Idle, lambda message: message == idle)
-        scope.cancel()
 
     async def run(self, input: Any = None, *, slot: int = 0, **more: Any) -> Outcome:
         return await self.finish(await self.predict(input, slot=slot, **more))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import trio
 
 from cog_trio.bridge.codec import FrameBuffer, LineBuffer, control_responses, encode_frame, slot_responses
-from cog_trio.bridge.protocol import Done, Log, LogLine, LogSource, PredictionId, SlotId, SlotResponse
+from cog_trio.bridge.protocol import Done, Idle, Log, LogLine, LogSource, PredictionId, SlotId, SlotResponse
 
 LIMIT = 45.0  # seconds that one script may take
 
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
             if isinstance(frame, LogLine):
                 lines.append(frame)
             elif isinstance(frame, Done):
-                if frame.id == id:
+                if frame.idle.id == id:
                     return "".join(line.data for line in lines if source in (None, line.source.value))
                 lines = []
         raise AssertionError(f"no run {id} has ended")
@@ -192,4 +192,4 @@ class Stage:
     def end(self, run_log: Any) -> None:
         self.capture.flush_user_streams()
         self.capture.detach(run_log)
-        self.slot.write(encode_frame(Done(run_log.slot, run_log.id, run_log.run, 0.0)))
+        self.slot.write(encode_frame(Done(Idle(run_log.slot, run_log.id, run_log.run))))

@@ -31,6 +31,7 @@ from cog_trio.cli.run.output_writer import BadOutput, OutputForm
 from cog_trio.cli.run.session import StopRequest, encode, run_session
 from cog_trio.files.workspace import open_workspace
 from cog_trio.state.event_log import Boundary, Event, LogEvent, Subscription
+from cog_trio.state.new_prediction import NewPrediction
 
 if TYPE_CHECKING:
     from cog_trio.cli.launch_plan import LaunchPlan
@@ -112,7 +113,7 @@ class _LocalRun:
             health = await service.wait_started()
             if health.status not in READY:
                 return FAILED
-            prediction = service.create(input=input, streamed=True, mode=cog_trio.Mode(run_options.mode))
+            prediction = service.create(NewPrediction(input, mode=cog_trio.Mode(run_options.mode), streamed=True))
         except BadInputs as bad:
             return refuse(console, bad.faults)
         except cog_trio.InvalidInput as invalid:

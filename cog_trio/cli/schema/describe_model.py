@@ -19,7 +19,8 @@ import trio
 
 from cog_trio.bridge.protocol import Init, Log
 from cog_trio.cli.options import fail
-from cog_trio.orchestrator.orchestrator import Event, NeverReady, open_orchestrator
+from cog_trio.orchestrator.control_channel import Event
+from cog_trio.orchestrator.orchestrator import NeverReady, open_orchestrator
 
 if TYPE_CHECKING:
     from cog_trio.cli.launch_plan import LaunchPlan

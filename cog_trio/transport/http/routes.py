@@ -18,10 +18,13 @@ import trio
 
 from cog_trio.config.settings import Settings
 from cog_trio.observe.prometheus import CONTENT_TYPE, Metrics
+from cog_trio.service.service_interface import ServiceInterface
 from cog_trio.state.health import HealthSnapshot, HealthState
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api import bodies
 from cog_trio.transport.http.api.access_control import AccessControl, ClientGone, TooLarge, read_body
+from cog_trio.transport.http.api.error_replies import GONE, REFUSALS, refused
 from cog_trio.transport.http.api.request_headers import is_json, preference, trace, wants_stream
 from cog_trio.transport.http.api.route_families import FAMILIES, RouteFamily
 from cog_trio.transport.http.api.router import (
@@ -39,7 +42,6 @@ from cog_trio.transport.http.api.router import (
     Text,
     shown,
 )
-from cog_trio.transport.http.api.service_interface import GONE, REFUSALS, ServiceInterface, refused
 from cog_trio.transport.http.api.sse import EventStream
 from cog_trio.transport.websocket.conversation import Conversation
 
@@ -210,15 +212,17 @@ class Handlers:
                 if not (family.streams and self._service.streaming):
                     return _no_streaming(family, id)
             prediction = self._service.create(
-                id=id,
-                input=body.input_json,
-                context=body.context,
-                webhook=body.webhook,
-                events=body.events,
-                trace=trace(request.headers),
-                watched=not respond_async,
-                streamed=streamed,
-                mode=family.mode,
+                NewPrediction(
+                    body.input_json,
+                    id,
+                    body.context,
+                    family.mode,
+                    watched=not respond_async,
+                    streamed=streamed,
+                    webhook=body.webhook,
+                    events=body.events,
+                    trace=trace(request.headers),
+                )
             )
         except REFUSALS as refusal:
             return _rejected(refusal)

@@ -18,13 +18,15 @@ import msgspec
 import trio
 
 from cog_trio.bridge.protocol import Json, Mode
+from cog_trio.service.service_interface import ServiceInterface
 from cog_trio.state.event_log import Subscription
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api import bodies
+from cog_trio.transport.http.api.error_replies import GONE, REFUSALS, refused
 from cog_trio.transport.http.api.event_json import describe, loss
 from cog_trio.transport.http.api.route_families import TRAININGS
 from cog_trio.transport.http.api.router import Headers, Receive, Send
-from cog_trio.transport.http.api.service_interface import GONE, REFUSALS, ServiceInterface, refused
 
 FOLLOWED: Final = "This prediction is followed on this socket already"
 NO_ID: Final = "must be the id of a prediction"
@@ -112,14 +114,16 @@ class Conversation:
 
     def _create(self, body: bodies.CreateRequest) -> Prediction:
         return self._service.create(
-            id=body.id,
-            input=body.input_json,
-            context=body.context,
-            webhook=body.webhook,
-            events=body.events,
-            trace=self._trace,
-            watched=True,
-            streamed=True,
+            NewPrediction(
+                body.input_json,
+                body.id,
+                body.context,
+                watched=True,
+                streamed=True,
+                webhook=body.webhook,
+                events=body.events,
+                trace=self._trace,
+            )
         )
 
     # Out.

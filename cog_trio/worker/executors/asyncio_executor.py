@@ -18,6 +18,7 @@ import inspect
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import trio
@@ -31,7 +32,7 @@ from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
 from cog_trio.worker.model.output_values import is_file
 from cog_trio.worker.model.tracebacks import one_line
-from cog_trio.worker.runs.output_sender import OutputSender, is_async_stream, is_stream
+from cog_trio.worker.runs.output_sender import Encoded, OutputSender, is_async_stream, is_stream
 from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
 
 BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
@@ -180,7 +181,7 @@ class AsyncExecutor:
 
     def _begin(self, job: Job) -> None:
         if job.cancelled:
-            job.cut()
+            job.end()
             return
         task = self._tasks[job.run] = _Task(job)
         task.task = self.loop.create_task(self._run(task))
@@ -243,7 +244,7 @@ class AsyncExecutor:
         job = task.job
         if job.cancelled:
             self._tasks.pop(job.run)
-            job.cut()
+            job.end()
             return
         job.open()
         fault: BaseException | None = None
@@ -316,7 +317,7 @@ class AsyncExecutor:
             outputs.is_stream = True
             await self._each(task, result, outputs)
         elif result is not None:
-            job.result = await self._frame(task, result, outputs, yielded=False)
+            outputs.keep(await self._encode(task, result, outputs, yielded=False))
 
     async def _stream(self, task: _Task, items: Any, outputs: OutputSender) -> None:
         """Send what an async iterator yields, then close it, whatever happens."""
@@ -363,30 +364,32 @@ class AsyncExecutor:
             if yielded and (close := getattr(items, "close", None)) is not None:
                 self._call(task, close)
 
-    async def _frame(self, task: _Task, item: Any, outputs: OutputSender, *, yielded: bool) -> bytearray:
-        """The frame of one item; what touches the disk does so in a thread."""
+    async def _encode(self, task: _Task, item: Any, outputs: OutputSender, *, yielded: bool) -> Encoded:
+        """One item as it travels; what touches the disk does so in a thread."""
         if is_file(item):
-            wire = await self._await(task, lambda: call_in_thread(self.loop, outputs.try_encode, item, yielded=yielded))
+            step = partial(call_in_thread, self.loop, outputs.try_encode, item, yielded=yielded)
+            wire: Encoded | BaseException = await self._await(task, step)
             if isinstance(wire, BaseException):
                 raise wire
-        else:
-            wire = self._call(task, lambda: outputs.encode(item, yielded=yielded))
-        return outputs.frame(wire)
+            return wire
+        return self._call(task, lambda: outputs.encode(item, yielded=yielded))
 
     async def _send(self, task: _Task, item: Any, outputs: OutputSender, *, yielded: bool) -> None:
-        """Send one item, once there is room."""
-        frame = await self._frame(task, item, outputs, yielded=yielded)
+        """Send one item, once there is room; a cancel ends the wait, and the item is sent all the same."""
+        frame = outputs.frame(await self._encode(task, item, outputs, yielded=yielded))
         writer = task.job.slot.writer
-        if writer.full:
-            room = self.loop.create_future()
+        try:
+            if writer.full:
+                room = self.loop.create_future()
 
-            def tell() -> None:
-                self.loop.call_soon_threadsafe(_set, room)
+                def tell() -> None:
+                    self.loop.call_soon_threadsafe(_set, room)
 
-            if writer.when_room(tell):
-                await room
-        task.job.run_log.send()  # what was printed before it
-        writer.write(frame)
+                if writer.when_room(tell):
+                    await room
+        finally:
+            task.job.run_log.send()  # what was printed before it
+            writer.write(frame)
 
 
 def _set(room: asyncio.Future[None]) -> None:

@@ -61,7 +61,7 @@ class SyncExecutor:
     def run(self, job: Job) -> None:
         """Run one job to its end."""
         if job.cancelled:
-            job.cut()
+            job.end()
             return
         alarm, _ = signal.getitimer(signal.ITIMER_REAL)
         self._gate.begin_run(job.run)
@@ -114,7 +114,7 @@ class SyncExecutor:
             outputs.is_stream = True
             self._items(job, iter(result), outputs, yielded=False)
         elif whole is not None:
-            job.result = outputs.frame(whole)
+            outputs.keep(whole)
 
     def _stream(self, job: Job, items: Iterator[Any], outputs: OutputSender) -> None:
         """Send what an iterator yields, then close it, whatever happens."""

@@ -271,7 +271,7 @@ class TrioExecutor:
 
     def _begin(self, job: Job) -> None:
         if job.cancelled:
-            job.cut()
+            job.end()
             return
         if self._closing or self._fault is not None:
             job.end(self._lost)
@@ -326,7 +326,7 @@ class TrioExecutor:
         job = run.job
         if job.cancelled:
             self._drop(run)
-            job.cut()
+            job.end()
             return
         run.task = trio.lowlevel.current_task()
         job.open()

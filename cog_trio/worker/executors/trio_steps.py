@@ -20,7 +20,7 @@ from trio.lowlevel import disable_ki_protection
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.model.output_values import is_file
 from cog_trio.worker.model.tracebacks import leaves
-from cog_trio.worker.runs.output_sender import OutputSender, is_async_stream, is_stream
+from cog_trio.worker.runs.output_sender import Encoded, OutputSender, is_async_stream, is_stream
 from cog_trio.worker.runs.slots import Job
 
 SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
@@ -41,7 +41,7 @@ async def run_model(job: Job, scope: trio.CancelScope, outputs: OutputSender) ->
         outputs.is_stream = True
         await _each(job, result, outputs)
     elif result is not None:
-        job.result = await _frame(result, outputs, yielded=False)
+        outputs.keep(await _encode(result, outputs, yielded=False))
 
 
 async def _stream(job: Job, scope: trio.CancelScope, items: Any, outputs: OutputSender) -> None:
@@ -99,20 +99,19 @@ async def _each(job: Job, result: Any, outputs: OutputSender) -> None:
             call(close)
 
 
-async def _frame(item: Any, outputs: OutputSender, *, yielded: bool) -> bytearray:
-    """The frame of one item; what touches the disk does so in a thread."""
+async def _encode(item: Any, outputs: OutputSender, *, yielded: bool) -> Encoded:
+    """One item as it travels; what touches the disk does so in a thread."""
     if is_file(item):
         wire = await trio.to_thread.run_sync(partial(outputs.try_encode, item, yielded=yielded))
         if isinstance(wire, BaseException):
             raise wire
-    else:
-        wire = call(partial(outputs.encode, item, yielded=yielded))
-    return outputs.frame(wire)
+        return wire
+    return call(partial(outputs.encode, item, yielded=yielded))
 
 
 async def _send(job: Job, item: Any, outputs: OutputSender, *, yielded: bool) -> None:
     """Send one item, once there is room; a cancel ends the wait, and the item is sent all the same."""
-    frame = await _frame(item, outputs, yielded=yielded)
+    frame = outputs.frame(await _encode(item, outputs, yielded=yielded))
     writer = job.slot.writer
     try:
         if writer.full:

@@ -9,7 +9,6 @@ values; what only fails here (bad base64, an integer beyond all floats) is an ``
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -122,17 +121,6 @@ def _open(field: str, url: str, index: int | None) -> io.IOBase:
         return io.BytesIO(decode_data_url(url))
     except ValueError as error:
         raise InputError(field, str(error), index=index, url=url) from None
-
-
-def private_folder(path: str) -> None:
-    """Make a folder, and what is missing above it, that only this user may enter."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        private_folder(os.path.dirname(path))
-        os.mkdir(path, 0o700)
 
 
 def _is_url(value: object) -> bool:

@@ -36,7 +36,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from cog_trio.sdk.types import MASK, URLPath
-from cog_trio.worker.model.input_values import private_folder
+from cog_trio.worker.model.run_folder import RunFolder
 
 NOT_FINITE: Final = "Warning: the output contains NaN or infinity, which JSON cannot express; null was sent instead"
 MAX_DEPTH: Final = 200  # levels; JSON readers give up between 100 and 1000
@@ -75,10 +75,10 @@ class OutputEncoder:
     """Converts the outputs of one run.
 
     Args:
-      folder: the run's output folder; made at need, mode 0700.
+      folder: where files are put that the run makes on the way; made at need.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         self.not_finite = False  # a NaN or infinity became null (D15): ``NOT_FINITE`` belongs into the logs
         self._folder = folder
         self._made = 0
@@ -174,10 +174,9 @@ class OutputEncoder:
         return copy
 
     def _new_path(self, extension: str | None) -> str:
-        private_folder(self._folder)
         name = f"{self._made}" if extension is None else f"{self._made}.{extension}"
         self._made += 1
-        return os.path.join(os.path.abspath(self._folder), name)
+        return os.path.join(self._folder.make(), name)
 
     # JSON
 

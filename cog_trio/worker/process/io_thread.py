@@ -33,12 +33,10 @@ from cog_trio.bridge.protocol import (
     ControlRequest,
     ControlResponse,
     Fatal,
-    FilesTaken,
     Healthcheck,
     HealthcheckResult,
     Init,
     LogSource,
-    Predict,
     ProtocolVersion,
     Shutdown,
     ShuttingDown,
@@ -148,9 +146,6 @@ class IOThread:
             self._token.run_sync_soon(function, *args)
         except trio.RunFinishedError:
             return  # the interpreter is ending
-
-    def clean(self, job: Job) -> None:
-        self.start_soon(self._clean, job)
 
     def opened(self, job: Job) -> None:
         assert self._tools is not None
@@ -310,17 +305,6 @@ class IOThread:
     def _slot_message(self, slot: Slot, message: SlotRequest) -> None:
         if message.slot != slot.index:
             raise ProtocolBroken(f"a frame for slot {message.slot}")
-        match message:
-            case Predict():
-                self._predict(slot, message)
-            case FilesTaken():
-                job = slot.job
-                if job is None or (job.id, job.run) != (message.id, message.run) or not job.files_taken():
-                    raise ProtocolBroken(f"FilesTaken for run {message.run}, which has no files to be taken")
-            case _:
-                assert_never(message)
-
-    def _predict(self, slot: Slot, message: Predict) -> None:
         if slot.job is not None:
             raise ProtocolBroken(f"Predict {message.run} while run {slot.job.run} is open")
         if (message.input is msgspec.UNSET) is (message.input_file is msgspec.UNSET):
@@ -331,7 +315,7 @@ class IOThread:
             raise ProtocolBroken(f"Predict to {message.mode.value}, which the model can't")
         job = slot.job = Job(slot, message, model)
         if job.cancelled:
-            job.cut()
+            job.end()
             return
         try:
             ready = decode(job)
@@ -351,9 +335,7 @@ class IOThread:
                 await prepare(job)
         except Unready as error:
             fault = str(error)
-        if job.cancelled:
-            job.cut()
-        elif fault is not None:
+        if job.cancelled or fault is not None:
             job.end(fault)
         else:
             self._submit(job)
@@ -362,11 +344,6 @@ class IOThread:
         assert self._tools is not None
         job.stage = Stage.WAITING
         self._tools.executor.submit(job)
-
-    async def _clean(self, job: Job) -> None:
-        assert job.cleanup is not None
-        await trio.to_thread.run_sync(job.cleanup)
-        job.idle()
 
 
 def _read(fd: int, size: int = READ_SIZE) -> bytes | None:

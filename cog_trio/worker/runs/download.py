@@ -1,8 +1,8 @@
 """Gets the files of one run's inputs, before the call, in the worker's I/O thread.
 
 In: the sources and a folder. Out: a local path for each source, below that folder, each in a folder of its own so
-that its name is exactly the URL's. All or nothing: the first source that fails cancels the others, and on failure,
-time-out and cancel alike nothing of the folder is left. Up to eight sources are worked on at once.
+that its name is exactly the URL's. The first source that fails cancels the others. What was begun by then stays, as it
+does after a time-out and a cancel: whoever owns the folder removes it. Up to eight sources are worked on at once.
 
 Bodies come in pieces of at most 64 KiB; they are collected to ``PIECE`` and written in a thread, since a disk
 that is busy may hold a write for seconds, and this thread also carries control messages and logs. Small files are
@@ -12,9 +12,8 @@ written at once: the way to a thread and back costs more than the write.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from io import FileIO
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,7 @@ import trio
 from cog_trio.net.host_policy import HostPolicy, HostRefused
 from cog_trio.net.http_client import ClientUnusable, error_reason, open_body, open_client
 from cog_trio.sdk._urls import decode_data_url, get_filename, url_scheme
-from cog_trio.worker.model.input_values import FileSource, InputError, private_folder
+from cog_trio.worker.model.input_values import FileSource, InputError
 
 if TYPE_CHECKING:
     import httpx
@@ -45,7 +44,7 @@ class _RetryDownload(_Failed):
 
 async def fetch_all(
     sources: Sequence[FileSource],
-    folder: str,
+    make_folder: Callable[[str], str],
     *,
     timeout: float,
     limit: int | None = None,
@@ -56,7 +55,7 @@ async def fetch_all(
     """Get all sources, or none.
 
     Args:
-      folder: where to; made at need, mode 0700. It should hold nothing else: on failure it is removed.
+      make_folder: makes a folder of this name that holds nothing else, and gives its path.
       timeout: seconds for all together.
       limit: bytes of one file.
       hosts: where files may be fetched from; None: anywhere.
@@ -67,30 +66,20 @@ async def fetch_all(
     Raises:
       InputError: naming the first input that failed.
 
-    Cancellation: all transfers are cut, what was written is gone.
+    Cancellation: all transfers are cut, what was written is left.
     """
     if not sources:
         return {}
-    run = _Fetches(sources, folder, limit, hosts, tell)
-    try:
-        with trio.move_on_after(timeout) as scope:
-            await run.fetch(transport)
-        if run.failure is not None:
-            raise run.failure
-        if scope.cancelled_caught:
-            source = next(source for source in sources if (source.field, source.index) not in run.files)
-            raise _named(source, f"not there within {timeout:g} s")
-    except BaseException:
-        remove(folder)
-        raise
+    run = _Fetches(sources, make_folder, limit, hosts, tell)
+    with trio.move_on_after(timeout) as scope:
+        await run.fetch(transport)
+    if run.failure is not None:
+        raise run.failure
+    if scope.cancelled_caught:
+        source = next(source for source in sources if (source.field, source.index) not in run.files)
+        raise _named(source, f"not there within {timeout:g} s")
     run.tell_end()
     return run.files
-
-
-def remove(folder: str) -> None:
-    """Delete the downloads of a run, if there are any."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        shutil.rmtree(folder)
 
 
 def _named(source: FileSource, why: str) -> InputError:
@@ -101,7 +90,7 @@ class _Fetches:
     def __init__(
         self,
         sources: Sequence[FileSource],
-        folder: str,
+        make_folder: Callable[[str], str],
         limit: int | None,
         hosts: HostPolicy | None,
         tell: Callable[[int, int | None], None] | None,
@@ -109,7 +98,7 @@ class _Fetches:
         self.files: dict[tuple[str, int | None], str] = {}
         self.failure: InputError | None = None
         self._sources = sources
-        self._folder = folder
+        self._make_folder = make_folder
         self._limit = limit
         self._hosts = hosts
         self._client: httpx.AsyncClient | None = None
@@ -152,9 +141,7 @@ class _Fetches:
             name = get_filename(url)
         except ValueError:
             raise _Failed("not a valid URL") from None
-        folder = os.path.join(self._folder, str(number))
-        private_folder(folder)
-        return os.path.join(folder, "file" if name in ("", ".", "..") else name)
+        return os.path.join(self._make_folder(str(number)), "file" if name in ("", ".", "..") else name)
 
     async def _one(self, url: str, path: str) -> None:
         if self._client is None or url_scheme(url) == "data":

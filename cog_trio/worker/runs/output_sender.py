@@ -7,7 +7,7 @@ does not.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,8 @@ from cog_trio.worker.model.output_values import NOT_FINITE, Composed, FileItem, 
 from cog_trio.worker.model.tracebacks import one_line, trace
 from cog_trio.worker.runs.slots import Job
 
+Encoded: TypeAlias = bytes | FileItem | Composed
+"""One item as it travels."""
 _SPILL: Final = FileKind(FileOutputKind.OVERSIZED)
 _FILE: Final = FileKind(FileOutputKind.FILE)
 
@@ -37,22 +39,33 @@ class OutputSender:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._values = OutputEncoder(job.predict.output_dir)
+        self._values = OutputEncoder(job.folder)
         self._index = 0  # of the next item
         self.is_stream = False
 
-    def encode(self, value: Any, *, yielded: bool = False) -> bytes | FileItem | Composed:
+    def encode(self, value: Any, *, yielded: bool = False) -> Encoded:
         """One item as it travels; see ``values.Outputs.item`` for what it raises."""
         return self._values.item(value, self._index if self.is_stream else None, yielded=yielded)
 
-    def try_encode(self, value: Any, *, yielded: bool) -> bytes | FileItem | Composed | BaseException:
+    def try_encode(self, value: Any, *, yielded: bool) -> Encoded | BaseException:
         """The same in a thread: what it raises is given, so that no traceback shows the way through the thread."""
         try:
             return self.encode(value, yielded=yielded)
         except BaseException as error:  # noqa: BLE001  the caller raises it
             return error
 
-    def frame(self, wire: bytes | FileItem | Composed) -> bytearray:
+    def keep(self, wire: Encoded) -> None:
+        """Keep a result that is one value: it leaves with the terminal message.
+
+        Raises:
+          OSError: if it needs a file that can't be written.
+        """
+        if isinstance(wire, bytes) and len(wire) <= MAX_INLINE:
+            self._job.output = msgspec.Raw(wire)
+        else:
+            self._job.last_frames = self.frame(wire)
+
+    def frame(self, wire: Encoded) -> bytearray:
         """The frame of the next item, and those of the files inside it, which can't be parted from it.
 
         A value over ``MAX_INLINE`` goes into a file.
@@ -64,7 +77,6 @@ class OutputSender:
         self._index = index + 1
         if isinstance(wire, bytes) and len(wire) <= MAX_INLINE:
             return encode_frame(OutputChunk(msgspec.Raw(wire), index))
-        self._job.files = True
         if isinstance(wire, FileItem):
             return encode_frame(FileOutput(wire.path, _FILE, index, wire.mime_type))
         data, files = wire if isinstance(wire, Composed) else (wire, ())

@@ -1,8 +1,8 @@
 """Makes the inputs of one run ready, in the I/O thread, before the main thread hears of it.
 
 Most runs need nothing but the decoding of a little JSON: ``decode`` does that at once. The rest (a spilled or large
-input, URLs that must become files) is a task, which a cancel of the run cuts. Spill files are deleted at once after
-reading; downloads live in the run's own folder until the run has ended and its output files are taken.
+input, URLs that must become files) is a task, which a cancel of the run cuts. Nothing is deleted here: the spilled
+input and the downloads are the parent's to remove, with the run's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cog_trio.sdk import _urls
 from cog_trio.worker.ipc.message_writer import WriterBroken
 from cog_trio.worker.model.input_values import InputError, sources
 from cog_trio.worker.model.tracebacks import one_line
-from cog_trio.worker.runs.download import fetch_all, remove
+from cog_trio.worker.runs.download import fetch_all
 from cog_trio.worker.runs.slots import Job
 
 AT_ONCE: Final = 2**16  # bytes of JSON that are decoded without a thread
@@ -62,22 +62,25 @@ async def prepare(job: Job) -> None:
     Raises:
       Unready: if the input can't be read, or one of its files can't be had.
 
-    Cancellation: no temporary file is left.
+    Cancellation: files that were begun are left.
     """
     await trio.to_thread.run_sync(_load, job)
     wanted = sources(job.model.parameters, job.input)
     if not wanted:
         return
-    folder = os.path.join(job.predict.output_dir, DOWNLOADS)
     try:
         job.local = await fetch_all(
-            wanted, folder, timeout=_TIMEOUT, limit=_LIMIT, hosts=_HOSTS, tell=partial(_tell, job)
+            wanted,
+            partial(job.folder.make, DOWNLOADS),
+            timeout=_TIMEOUT,
+            limit=_LIMIT,
+            hosts=_HOSTS,
+            tell=partial(_tell, job),
         )
     except InputError as error:
         raise Unready(str(error)) from error
     except OSError as error:
         raise Unready(f"Input validation error: {one_line(error)}") from error
-    job.cleanup = partial(remove, folder)
 
 
 def _tell(job: Job, done: int, total: int | None) -> None:
@@ -95,9 +98,6 @@ def _load(job: Job) -> None:
         spilled = _read_spilled(predict.input_file)
     except (OSError, ValueError, RecursionError) as error:  # ValueError: an empty file, no JSON, no UTF-8
         raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
-    finally:
-        if os.path.exists(predict.input_file):
-            os.unlink(predict.input_file)
     if not isinstance(spilled.input, dict):
         raise Unready(NO_OBJECT)
     job.context = spilled.context

@@ -1,13 +1,12 @@
 """One slot and the run that is open on it, seen from all threads of the worker.
 
 A job goes through four stages: its inputs are made ready (I/O thread), it waits for its thread, user code runs, it
-has ended. Every way out of a stage ends in exactly one of three: ``end`` (a terminal frame, then Idle once the files
-have been taken and the temporary inputs are gone), ``cut`` (no user code began: Cancelled and Idle on the control
-channel, nothing on the socket), or the slot is dead (the protocol broke: Failed has been said, nothing more is).
+has ended. Every way out of a stage ends in ``end``: one terminal message, the last bytes about the run, whether user
+code of it has begun or not. Only where the slot is dead nothing more is said: the protocol broke, and Failed told it.
 
 The slot keeps one integer beside: the highest run that was cancelled (D19). Whether a run counts as cancelled is
-asked once, right before its terminal frame. ``job`` is emptied before Idle is written, since the next Predict may
-follow at once.
+asked once, right before its terminal message. ``job`` is emptied before that is written, since the next Predict may
+follow at once. The worker deletes nothing of a run: its folder is the parent's to remove, which the message says.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import trio
 
 from cog_trio.bridge.codec import encode_frame
 from cog_trio.bridge.protocol import (
-    Cancelled,
+    MAX_ERROR,
     ControlResponse,
     Done,
     Failed,
@@ -41,7 +40,8 @@ from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
 from cog_trio.worker.logs.run_log import RunLog
 from cog_trio.worker.model.input_values import Files, coerce
 from cog_trio.worker.model.load import LoadedModel
-from cog_trio.worker.model.tracebacks import sole, trace
+from cog_trio.worker.model.run_folder import RunFolder
+from cog_trio.worker.model.tracebacks import cut, sole, trace
 
 
 class IOThreadInterface(Protocol):
@@ -55,9 +55,6 @@ class IOThreadInterface(Protocol):
 
     def start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Start a task; called in the I/O thread."""
-
-    def clean(self, job: Job) -> None:
-        """Delete the job's temporary inputs, then ``job.idle()``; called in the I/O thread."""
 
     def opened(self, job: Job) -> None:
         """User code of the job begins: its text is routed to its record from here on."""
@@ -148,10 +145,9 @@ class Job:
         self.scope: trio.CancelScope | None = None  # of the preparation, where that takes time
         self.input: dict[str, Any] = {}
         self.local: Files = {}  # of the URLs among them
-        self.cleanup: Callable[[], None] | None = None  # deletes temporary inputs; blocks
-        self.files = False  # the parent was told of a file and will say FilesTaken
-        self.taken = False
-        self.result: bytearray | None = None  # frame of a result that is one value: it leaves with the terminal frame
+        self.folder: Final = RunFolder(predict.output_dir)
+        self.output: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # a result that is one value: leaves with Done
+        self.last_frames = bytearray()  # of a result with files in it: they leave in the write of the terminal message
 
     @property
     def cancelled(self) -> bool:
@@ -190,62 +186,27 @@ class Job:
             self.run_log.post_frame(encode_frame(Metric(name, msgspec.Raw(value), mode)))
             self.run_log.wait()
 
-    # Ends
+    # Its end
 
-    def end(self, error: str | None, *, seconds: float = 0.0, is_stream: bool = False) -> None:
-        """User code has ended, or its inputs could not be made: send what was written, then the terminal frame."""
+    def end(self, error: str | None = None, *, seconds: float = 0.0, is_stream: bool = False) -> None:
+        """User code has ended, or none of it begins: send what was written, then the terminal message.
+
+        ``error`` says why the run failed; of one that was cancelled it says nothing.
+        """
         slot = self.slot
-        self.slot.io_thread.closing(self)
+        slot.io_thread.closing(self)
         self.stage = Stage.ENDED
+        slot.job = None
         if slot.dead:
-            self._finish()
             return
-        terminal: Done | RunFailed | RunCancelled
+        idle, folder = Idle(slot.index, self.id, self.run), self.folder.made
         if slot.cancelled >= self.run:
-            terminal = RunCancelled(slot.index, self.id, self.run)
+            frames = encode_frame(RunCancelled(idle, folder))
         elif error is not None:
-            terminal = RunFailed(slot.index, self.id, self.run, error)
+            frames = encode_frame(RunFailed(idle, folder, cut(error, MAX_ERROR)))
         else:
-            terminal = Done(slot.index, self.id, self.run, seconds, is_stream)
-        frame = encode_frame(terminal)
-        if self.result is not None:
-            frame = self.result + frame
-            self.result = None
-        idle = not self.files and self.cleanup is None
-        if idle:  # in the same write: one wake of the parent for both
-            frame += encode_frame(Idle(slot.index, self.id, self.run))
-            slot.job = None
+            frames = self.last_frames + encode_frame(Done(idle, folder, seconds, is_stream, self.output))
         try:
-            slot.writer.write(frame)
+            slot.writer.write(frames)
         except WriterBroken as broken:
             slot.fail(f"the slot socket broke: {broken}")
-        if not idle and (slot.dead or not self.files):
-            self._finish()
-
-    def files_taken(self) -> bool:
-        """The parent has read all files. False: it had no reason to say so, or said it before."""
-        if not self.files or self.taken or self.stage is not Stage.ENDED:
-            return False
-        self.taken = True
-        self._finish()
-        return True
-
-    def cut(self) -> None:
-        """No user code began, and none will."""
-        self.stage = Stage.ENDED
-        self.run_log.finish()
-        if not self.slot.dead:
-            self.slot.io_thread.send(Cancelled(self.slot.index, self.id, self.run))
-        self._finish()
-
-    def _finish(self) -> None:
-        if self.cleanup is None:
-            self.idle()
-        else:
-            self.slot.io_thread.post(self.slot.io_thread.clean, self)
-
-    def idle(self) -> None:
-        """Nothing of the run is left."""
-        self.slot.job = None
-        if not self.slot.dead:
-            self.slot.io_thread.send(Idle(self.slot.index, self.id, self.run))

@@ -19,9 +19,11 @@ from cog_trio.observe.prometheus import Metrics
 from cog_trio.service.watchers import is_abandoned
 from cog_trio.state.event_log import Subscription
 from cog_trio.state.health import HealthSnapshot
-from cog_trio.state.prediction import ALL_EVENTS, Fact, Outcome, Prediction, Status, WebhookEvent
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Bounds, Prediction
 from cog_trio.state.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
 from cog_trio.state.service_events import Callback, Statistics
+from cog_trio.state.status import Fact, Outcome, Status
 from cog_trio.transport.http.protocol.connection import App, Connection, serve_connection
 from cog_trio.transport.http.protocol.server_state import ServerState
 from cog_trio.transport.http.routes import make_app
@@ -164,40 +166,19 @@ class FakeService:
     def running(self, id: str) -> Prediction | None:
         return self.predictions.get(id)
 
-    def create(
-        self,
-        *,
-        id: str | None = None,
-        input: bytes | memoryview | None = None,
-        context: dict[str, str] | None = None,
-        webhook: str | None = None,
-        events: frozenset[WebhookEvent] = ALL_EVENTS,
-        trace: tuple[tuple[bytes, bytes], ...] = (),
-        watched: bool = False,
-        streamed: bool = False,
-        mode: Mode = Mode.PREDICT,
-    ) -> Prediction:
-        self.admit(id)
+    def create(self, new: NewPrediction) -> Prediction:
+        self.admit(new.id)
         if self.refusal is not None:
             raise self.refusal
-        if id in self.predictions:
-            raise AlreadyRunning(id)
+        if new.id in self.predictions:
+            raise AlreadyRunning(new.id)
         if len(self.predictions) >= self.slots:
-            raise AtCapacity(id)
+            raise AtCapacity(new.id)
         self.calls.append(
-            {"id": id, "input": input, "context": context, "webhook": webhook, "events": events, "watched": watched}
+            {name: getattr(new, name) for name in ("id", "input", "context", "webhook", "events", "watched")}
         )
-        name = id if id is not None else f"pred_{len(self.calls)}"
-        prediction = Prediction(
-            name,
-            input=input or b"{}",
-            watched=watched,
-            streamed=streamed,
-            run=f"run{len(self.calls)}",
-            event_log=self.event_log,
-            mode=mode,
-            trace=trace,
-        )
+        name = new.id if new.id is not None else f"pred_{len(self.calls)}"
+        prediction = Prediction(name, new, bounds=Bounds(events=self.event_log), run=f"run{len(self.calls)}")
         self.predictions[name] = prediction
         self.created.set()
         return prediction
@@ -226,6 +207,9 @@ class FakeService:
             prediction.cancel()
             self.finish(prediction.id, Fact.CUT)
 
+    def creator_left(self, prediction: Prediction) -> None:
+        self._left(prediction)
+
     def cancel(self, id: str) -> bool:
         if id not in self.predictions:
             return False
@@ -244,8 +228,8 @@ class FakeService:
 class InstantService(FakeService):
     """Each prediction is over as soon as it is created."""
 
-    def create(self, **more: Any) -> Prediction:
-        prediction = super().create(**more)
+    def create(self, new: NewPrediction) -> Prediction:
+        prediction = super().create(new)
         self.finish(prediction.id)
         return prediction
 

@@ -24,6 +24,7 @@ from cog_trio.inputs.validation import Fault, InvalidInput
 from cog_trio.observe.prometheus import Metrics
 from cog_trio.state.event_log import Subscription, TooManyFollowers
 from cog_trio.state.health import HealthSnapshot
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.refusals import AtCapacity
 from cog_trio.transport.http.protocol import server
 from cog_trio.transport.http.protocol.server_state import ServerState
@@ -152,7 +153,7 @@ def test_every_status_in_the_code_is_in_the_document() -> None:
             if isinstance(node, ast.Call):
                 called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
                 values = [*node.args[:1], *(word.value for word in node.keywords)] if called in makers else []
-            elif isinstance(node, ast.Return) and node.value is not None and file.name == "service_interface.py":
+            elif isinstance(node, ast.Return) and node.value is not None and file.name == "error_replies.py":
                 values = [node.value]
             for value in values:
                 for part in ast.walk(value):
@@ -247,7 +248,7 @@ def both(**more: Any) -> FakeService:
 def runs(kind: Callable[..., Any] = both, mode: Mode = Mode.PREDICT, id: str = "a") -> Callable[[], Any]:
     def make() -> FakeService:
         service: FakeService = kind()
-        service.create(id=id, mode=mode)
+        service.create(NewPrediction(id=id, mode=mode))
         return service
 
     return make
@@ -255,7 +256,7 @@ def runs(kind: Callable[..., Any] = both, mode: Mode = Mode.PREDICT, id: str = "
 
 def over() -> FakeService:
     service = both()
-    service.create(id="a")
+    service.create(NewPrediction(id="a"))
     service.finish("a")
     return service
 

@@ -12,6 +12,7 @@ from cog_trio.config.settings import Settings
 from cog_trio.observe.prometheus import Metrics
 from cog_trio.service.open_service import open_service
 from cog_trio.service.service import PredictionService
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.testing.fakes import open_fake_worker, stall
 from cog_trio.transport.http.routes import make_app
 from tests.service.test_service import Clock, no_threads, temporary_folder
@@ -33,7 +34,7 @@ async def service() -> AsyncIterator[PredictionService]:
         worker.streaming = True
         async with open_service("m.py", worker=worker, settings=SETTINGS) as service:
             await service.wait_started()
-            service.create(id="runs")
+            service.create(NewPrediction(id="runs"))
             yield service
 
 

@@ -11,7 +11,8 @@ import trio.testing
 
 from cog_trio.config.settings import Settings
 from cog_trio.inputs.validation import InvalidInput, MalformedInput
-from cog_trio.state.prediction import WebhookEvent
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.snapshot import WebhookEvent
 from cog_trio.transport.http.api import bodies
 from cog_trio.transport.http.routes import LARGE
 from tests.transport.http.support import Client, FakeService, InstantService, Response, app_of, connect
@@ -89,7 +90,7 @@ async def test_shutdown_answers_and_then_drains(client: Client, service: FakeSer
 
 @pytest.mark.parametrize("path", ["/", "/health-check", "/openapi.json", "/predictions/known"])
 async def test_get_routes_answer_head_without_body(client: Client, service: FakeService, path: str) -> None:
-    service.create(id="known")
+    service.create(NewPrediction(id="known"))
     whole = await ask(client, "GET", path)
     response = await client.request("HEAD", path)
     assert (response.status, response.body) == (200, b"")
@@ -538,7 +539,7 @@ async def test_refusals_have_the_form_of_a_failed_prediction(
 
 @pytest.mark.covers("http:W14", "D2", "D39")
 async def test_W14_creates_are_503_while_draining_and_joins_pass(client: Client, service: FakeService) -> None:
-    service.create(id="a")
+    service.create(NewPrediction(id="a"))
     service.draining = True
     await client.send(b"")
     response = await ask(client, "PUT", "/predictions/a", {}, ASYNC)
@@ -548,7 +549,7 @@ async def test_W14_creates_are_503_while_draining_and_joins_pass(client: Client,
 
 @pytest.mark.covers("http:W14")
 async def test_W14_health_read_and_cancel_answer_while_draining(nursery: trio.Nursery, service: FakeService) -> None:
-    service.create(id="a")
+    service.create(NewPrediction(id="a"))
     service.draining = True
     for method, path in (("GET", "/health-check"), ("GET", "/predictions/a"), ("POST", "/predictions/a/cancel")):
         response = await ask(connect(nursery, app_of(service)), method, path)
@@ -591,7 +592,7 @@ async def test_async_reply_is_id_and_starting_only(client: Client, service: Fake
 
 @pytest.mark.covers("http:W3", "D3")
 async def test_W3_post_with_a_running_id_is_409_with_its_own_text(client: Client, service: FakeService) -> None:
-    service.create(id="a")
+    service.create(NewPrediction(id="a"))
     response = await ask(client, "POST", "/predictions", {"id": "a"})
     assert response.status == 409
     assert response.json == {"error": "A prediction with this id is already running", "id": "a", "status": "failed"}
@@ -600,7 +601,7 @@ async def test_W3_post_with_a_running_id_is_409_with_its_own_text(client: Client
 
 @pytest.mark.covers("D2")
 async def test_D2_async_put_of_a_running_id_shows_its_state_and_input(client: Client, service: FakeService) -> None:
-    prediction = service.create(id="a", input=b'{"n":1}')
+    prediction = service.create(NewPrediction(id="a", input=b'{"n":1}'))
     response = await ask(client, "PUT", "/predictions/a", {"input": {"n": 2}}, ASYNC)
     assert (response.status, response.body) == (202, prediction.snapshot(with_input=True))
     assert response.json["input"] == {"n": 1}
@@ -609,7 +610,7 @@ async def test_D2_async_put_of_a_running_id_shows_its_state_and_input(client: Cl
 
 @pytest.mark.covers("D2")
 async def test_D2_sync_put_of_a_running_id_waits_for_its_end(client: Client, service: FakeService) -> None:
-    prediction = service.create(id="a")
+    prediction = service.create(NewPrediction(id="a"))
     await client.send(b"PUT /predictions/a HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await trio.testing.wait_all_tasks_blocked()
     assert prediction.watchers == 1
@@ -620,7 +621,7 @@ async def test_D2_sync_put_of_a_running_id_waits_for_its_end(client: Client, ser
 
 @pytest.mark.covers("D4")
 async def test_a_join_that_leaves_does_not_end_an_async_run_D4(client: Client, service: FakeService) -> None:
-    prediction = service.create(id="a")
+    prediction = service.create(NewPrediction(id="a"))
     await client.send(b"PUT /predictions/a HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await trio.testing.wait_all_tasks_blocked()
     await client.stream.aclose()
@@ -664,7 +665,7 @@ async def test_the_normal_end_of_a_request_cancels_nothing(client: Client, servi
 async def test_cancel_is_200_in_flight_and_404_with_an_empty_object_otherwise_D16(
     client: Client, service: FakeService
 ) -> None:
-    service.create(id="a")
+    service.create(NewPrediction(id="a"))
     for _ in range(2):
         response = await ask(client, "POST", "/predictions/a/cancel", b"{broken", JSON)
         assert (response.status, response.json) == (200, {})
@@ -674,7 +675,7 @@ async def test_cancel_is_200_in_flight_and_404_with_an_empty_object_otherwise_D1
 
 @pytest.mark.covers("http:W24")
 async def test_W24_get_shows_running_and_finished_with_input(client: Client, service: FakeService) -> None:
-    service.create(id="a", input=b'{"n":1}')
+    service.create(NewPrediction(id="a", input=b'{"n":1}'))
     response = await ask(client, "GET", "/predictions/a")
     assert (response.status, response.json["status"], response.json["input"]) == (200, "starting", {"n": 1})
     service.finish("a")
@@ -688,7 +689,7 @@ async def test_W24_get_shows_running_and_finished_with_input(client: Client, ser
 async def test_D10_get_waits_as_preferred(
     client: Client, service: FakeService, autojump_clock: trio.testing.MockClock
 ) -> None:
-    service.create(id="a")
+    service.create(NewPrediction(id="a"))
     start = trio.current_time()
     response = await ask(client, "GET", "/predictions/a", b"", "prefer: wait=7")
     assert trio.current_time() - start == 7.0
@@ -702,7 +703,7 @@ async def test_D10_get_waits_as_preferred(
 @pytest.mark.covers("D11")
 async def test_D11_get_with_sse_never_creates(client: Client, service: FakeService) -> None:
     assert (await ask(client, "GET", "/predictions/a", b"", SSE)).status == 404
-    service.create(id="a")
+    service.create(NewPrediction(id="a"))
     assert (await ask(client, "GET", "/predictions/a", b"", SSE)).status == 406
 
 

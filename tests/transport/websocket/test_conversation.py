@@ -17,6 +17,7 @@ from cog_trio.bridge.protocol import LogSource, MetricMode, Mode
 from cog_trio.config.settings import Settings
 from cog_trio.inputs.validation import InvalidInput
 from cog_trio.state.event_log import MAX_FOLLOWERS
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.protocol.connection import App, serve_connection
 from cog_trio.transport.http.protocol.http1 import PING, PONG_TIME
@@ -116,7 +117,7 @@ async def test_a_message_starts_a_prediction_and_its_events_come_back(service: F
 
 
 async def test_an_id_that_runs_is_joined_from_its_beginning(service: FakeService) -> None:
-    running = service.create(id="a")
+    running = service.create(NewPrediction(id="a"))
     running.dispatched()
     async with talking(app_of(service)) as talk:
         await talk.say({"id": "a", "input": {"ignored": True}})
@@ -149,7 +150,7 @@ async def test_cancel(service: FakeService) -> None:
 
 @pytest.mark.covers("D4")
 async def test_D4_closing_the_socket_cancels_what_it_started_and_nothing_else(service: FakeService) -> None:
-    other = service.create(id="other", watched=False)
+    other = service.create(NewPrediction(id="other", watched=False))
     async with talking(app_of(service)) as talk:
         mine = await talk.start(service, id="mine")
         await talk.say({"id": "other"})
@@ -217,13 +218,13 @@ async def test_refusals_have_the_status_of_http(service: FakeService) -> None:
 
 
 async def test_a_training_is_not_followed(service: FakeService) -> None:
-    service.create(id="t", mode=Mode.TRAIN)
+    service.create(NewPrediction(id="t", mode=Mode.TRAIN))
     async with talking(app_of(service)) as talk:
         assert (await talk.refusal({"id": "t"}))["data"]["status"] == 406
 
 
 async def test_one_follower_too_many(service: FakeService) -> None:
-    prediction = service.create(id="a")
+    prediction = service.create(NewPrediction(id="a"))
     for _ in range(MAX_FOLLOWERS):
         prediction.event_log.follow()
     async with talking(app_of(service)) as talk:
@@ -233,7 +234,7 @@ async def test_one_follower_too_many(service: FakeService) -> None:
 @pytest.mark.covers("http:W33")
 async def test_W33_what_was_lost_is_told(service: FakeService) -> None:
     service.event_log = 3
-    prediction = service.create(id="a")
+    prediction = service.create(NewPrediction(id="a"))
     prediction.dispatched()
     for number in range(10):
         prediction.add_output(msgspec.Raw(b"%d" % number))

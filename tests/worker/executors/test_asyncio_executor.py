@@ -9,12 +9,9 @@ import pytest
 import trio
 
 from cog_trio.bridge.protocol import (
-    Cancelled,
-    Done,
     Healthcheck,
     HealthcheckResult,
     HealthcheckStatus,
-    Idle,
     Log,
     OutputChunk,
     Predict,
@@ -66,10 +63,7 @@ async def test_more_slots_than_one_message_brings_and_all_run_at_once(tmp_path: 
         assert len(parent.lines) == 250
         predicts = [await parent.predict({"x": slot}, slot=slot) for slot in range(250)]
         for predict in predicts:
-            seen: list[SlotResponse] = []
-            await parent.lines[predict.slot].hear(Done, seen)
-            assert f"run {predict.slot}\n" in "".join(getattr(frame, "data", "") for frame in seen)
-            await parent.idle(predict)
+            assert f"run {predict.slot}\n" in (await parent.finish(predict)).logs()
 
 
 @pytest.mark.covers("worker:W36")
@@ -247,8 +241,8 @@ async def test_field_lesson_4_cancel_hits_one_of_many(tmp_path: Path) -> None:
         assert (await parent.finish(predicts[1])).cancelled
         await parent.tell(Healthcheck("h"))  # whatever else was hit would have ended by its answer
         await parent.hear(HealthcheckResult)
-        assert len([m for m in parent.heard if isinstance(m, Idle)]) == 1
         for predict in (predicts[0], predicts[2]):
+            assert not parent.lines[predict.slot].waiting
             await parent.cancel(predict)
             assert (await parent.finish(predict)).cancelled
 
@@ -273,9 +267,7 @@ async def test_D19_cancel_before_predict(tmp_path: Path) -> None:
         await parent.cancel(Predict(SlotId(0), PredictionId(f"id{run}"), run, ""))
         await parent.tell(Healthcheck("after"))
         await parent.hear(HealthcheckResult)  # the channels are read in no order: now the cancel has been
-        await parent.predict({"code": WAIT}, run=run)
-        assert (await parent.hear(Cancelled)).run == run
-        assert (await parent.hear(Idle)).run == run
+        assert (await parent.finish(await parent.predict({"code": WAIT}, run=run))).cancelled
 
 
 @pytest.mark.covers("worker:W25")
@@ -285,8 +277,7 @@ async def test_W25_two_hundred_cancels_at_once(tmp_path: Path) -> None:
             for _ in range(200):
                 predict = await parent.predict({"code": WAIT})
                 await parent.cancel(predict)
-                await parent.idle(predict)
-        assert any(isinstance(message, Cancelled) for message in parent.heard)
+                assert (await parent.finish(predict)).cancelled
 
 
 async def test_user_code_that_cancels_every_task_ends_no_slot(tmp_path: Path) -> None:
@@ -300,7 +291,7 @@ async def run():
         other = await parent.predict({"code": WAIT}, slot=1)
         assert (await parent.run({"code": code})).error == "CancelledError"
         await parent.cancel(other)
-        await parent.idle(other)
+        assert not (await parent.finish(other)).done
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 

@@ -14,12 +14,7 @@ from cog_trio.bridge.protocol import (
     MAX_ERROR,
     MAX_INLINE,
     Done,
-    FileOutput,
     FileOutputKind,
-    FilesTaken,
-    Healthcheck,
-    HealthcheckResult,
-    Idle,
     Log,
     LogSource,
     OutputChunk,
@@ -84,7 +79,8 @@ async def test_values_that_are_one_many_or_none(tmp_path: Path) -> None:
             assert outcome.outputs == outputs, body
             assert isinstance(outcome.terminal, Done)
             assert outcome.terminal.is_stream is many, body
-            assert [frame.index for frame in outcome.frames if isinstance(frame, OutputChunk)] == [*range(len(outputs))]
+            chunks = [frame.index for frame in outcome.frames if isinstance(frame, OutputChunk)]
+            assert chunks == ([*range(len(outputs))] if many else [])  # one value leaves with the terminal message
 
 
 @pytest.mark.covers("worker:W37")
@@ -203,24 +199,17 @@ def run():
         assert "closed\n" in outcome.logs(LogSource.STDOUT)
 
 
-async def test_oversized_value_spills_and_idle_waits_for_files_taken(tmp_path: Path) -> None:
+async def test_oversized_value_spills_into_the_runs_folder(tmp_path: Path) -> None:
     async with open_worker(tmp_path, CODE) as parent:
-        predict = await parent.predict({"code": f"def run(): return ['a', 'x' * {MAX_INLINE}, 'b']"})
-        frames: list[SlotResponse] = []
-        terminal = await parent.lines[0].hear(Done, frames)
-        (file,) = [frame for frame in frames if isinstance(frame, FileOutput)]
+        outcome = await parent.run({"code": f"def run(): return ['a', 'x' * {MAX_INLINE}, 'b']"})
+        (file,) = outcome.files
+        assert outcome.terminal.folder
         assert file.kind.type is FileOutputKind.OVERSIZED
         assert file.index == 1
-        assert [frame.index for frame in frames if isinstance(frame, OutputChunk)] == [0, 2]
+        assert [frame.index for frame in outcome.frames if isinstance(frame, OutputChunk)] == [0, 2]
         path = Path(file.filename)
         assert len(msgspec.json.decode(read(path))) == MAX_INLINE
         assert path.parent.stat().st_mode & 0o777 == 0o700
-        await parent.tell(Healthcheck("probe"))  # answered after whatever was sent before
-        await parent.hear(HealthcheckResult)
-        assert not [message for message in parent.heard if isinstance(message, Idle)]
-        await parent.lines[0].channel.send(FilesTaken(predict.slot, predict.id, predict.run))
-        await parent.hear(Idle)
-        assert terminal.run == predict.run
 
 
 async def test_returned_file_stays_yielded_file_is_copied(tmp_path: Path) -> None:
@@ -239,17 +228,18 @@ def run():
         assert [Path(file.filename).name for file in outcome.files] == ["same.txt"] * 2
 
 
-async def test_spilled_input_is_read_and_deleted_at_once(tmp_path: Path) -> None:
+async def test_spilled_input_is_read_and_left_to_the_parent(tmp_path: Path) -> None:
     spill = tmp_path / "spill.json"
     spill.write_bytes(msgspec.json.encode({"input": {"x": "y" * 100_000}, "context": {"k": "v"}}))
     source = "import cog\ndef Runner(x: str) -> list[str]:\n    return [x[:2], cog.current_scope().context['k']]"
     async with open_worker(tmp_path, source) as parent:
-        assert (await parent.run(input_file=str(spill))).outputs == ["yy", "v"]
-        assert not spill.exists()
+        outcome = await parent.run(input_file=str(spill))
+        assert outcome.outputs == ["yy", "v"]
+        assert not outcome.terminal.folder
         spill.write_bytes(b'{"input": {')
         outcome = await parent.run(input_file=str(spill))
         assert outcome.error.startswith("Failed to rehydrate input: ")
-        assert not spill.exists()
+        spill.unlink()
         assert (await parent.run(input_file=str(spill))).error.startswith("Failed to rehydrate input: FileNotFound")
 
 

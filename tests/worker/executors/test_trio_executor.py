@@ -11,13 +11,10 @@ import pytest
 import trio
 
 from cog_trio.bridge.protocol import (
-    Cancelled,
     Described,
-    Done,
     Healthcheck,
     HealthcheckResult,
     HealthcheckStatus,
-    Idle,
     Kind,
     Log,
     OutputChunk,
@@ -93,10 +90,7 @@ async def test_more_slots_than_one_message_brings_and_all_run_at_once(tmp_path: 
         assert len(parent.lines) == 250
         predicts = [await parent.predict({"x": slot}, slot=slot) for slot in range(250)]
         for predict in predicts:
-            seen: list[SlotResponse] = []
-            await parent.lines[predict.slot].hear(Done, seen)
-            assert f"run {predict.slot}\n" in "".join(getattr(frame, "data", "") for frame in seen)
-            await parent.idle(predict)
+            assert f"run {predict.slot}\n" in (await parent.finish(predict)).logs()
 
 
 async def test_one_of_three_children_fails_and_takes_the_others_along(tmp_path: Path) -> None:
@@ -384,8 +378,8 @@ async def test_field_lesson_4_cancel_hits_one_of_many(tmp_path: Path) -> None:
         assert (await parent.finish(predicts[1])).cancelled
         await parent.tell(Healthcheck("h"))  # whatever else was hit would have ended by its answer
         await parent.hear(HealthcheckResult)
-        assert len([m for m in parent.heard if isinstance(m, Idle)]) == 1
         for predict in (predicts[0], predicts[2]):
+            assert not parent.lines[predict.slot].waiting
             await parent.cancel(predict)
             assert (await parent.finish(predict)).cancelled
 
@@ -409,14 +403,12 @@ async def test_D19_W25_cancels_before_and_right_after_predict(tmp_path: Path) ->
         await parent.cancel(Predict(SlotId(0), PredictionId(f"id{run}"), run, ""))
         await parent.tell(Healthcheck("after"))
         await parent.hear(HealthcheckResult)  # the channels are read in no order: now the cancel has been
-        await parent.predict({"code": WAIT}, run=run)
-        assert (await parent.hear(Cancelled)).run == run
-        assert (await parent.hear(Idle)).run == run
+        assert (await parent.finish(await parent.predict({"code": WAIT}, run=run))).cancelled
         with trio.fail_after(30):
             for _ in range(200):
                 predict = await parent.predict({"code": WAIT})
                 await parent.cancel(predict)
-                await parent.idle(predict)
+                assert (await parent.finish(predict)).cancelled
 
 
 @pytest.mark.covers("worker:W40", "worker:W42")

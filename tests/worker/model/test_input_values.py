@@ -13,7 +13,8 @@ import pytest
 import cog_trio.sdk.types as sdk
 from cog_trio.sdk._parameters import Parameter
 from cog_trio.sdk._urls import decode_data_url
-from cog_trio.worker.model.input_values import FileSource, InputError, coerce, coerce_value, private_folder, sources
+from cog_trio.worker.model.input_values import FileSource, InputError, coerce, coerce_value, sources
+from cog_trio.worker.model.run_folder import RunFolder
 
 
 class Color(str, Enum):
@@ -195,8 +196,19 @@ def test_W57_data_urls_that_are_none(url: str) -> None:
         decode_data_url(url)
 
 
-def test_folders_are_private(tmp_path: pathlib.Path) -> None:
-    target = str(tmp_path / "a" / "b")
-    private_folder(target)
-    private_folder(target)
-    assert [os.stat(path).st_mode & 0o777 for path in (tmp_path / "a", target)] == [0o700, 0o700]
+def test_folders_are_private_and_known_when_made(tmp_path: pathlib.Path) -> None:
+    folder = RunFolder(str(tmp_path / "a" / "b"))
+    before = folder.made
+    assert not before
+    assert folder.make() == folder.make() == str(tmp_path / "a" / "b")
+    assert folder.made
+    assert folder.make("c", "d") == str(tmp_path / "a" / "b" / "c" / "d")
+    assert {os.stat(path).st_mode & 0o777 for path in tmp_path.rglob("*")} == {0o700}
+
+
+def test_a_folder_that_cannot_be_made_is_not_made(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    folder = RunFolder(str(tmp_path / "file" / "run"))
+    with pytest.raises(NotADirectoryError):
+        folder.make("inputs")
+    assert not folder.made

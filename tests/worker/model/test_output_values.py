@@ -26,6 +26,7 @@ import pytest
 import cog_trio.sdk.types as sdk
 from cog_trio.sdk.model import BaseModel
 from cog_trio.worker.model.output_values import Composed, FileItem, OutputEncoder, is_file
+from cog_trio.worker.model.run_folder import RunFolder
 
 MASK = "*" * 10
 Pair = namedtuple("Pair", "a b")
@@ -69,7 +70,7 @@ class OwnText(str):
 
 @pytest.fixture
 def outputs(tmp_path: pathlib.Path) -> OutputEncoder:
-    return OutputEncoder(str(tmp_path / "out"))
+    return OutputEncoder(RunFolder(str(tmp_path / "out")))
 
 
 def encoded(outputs: OutputEncoder, value: Any, index: int | None = None) -> Any:

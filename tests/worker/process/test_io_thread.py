@@ -13,15 +13,11 @@ from cog_trio.bridge.protocol import (
     PROTOCOL_VERSION,
     Cancel,
     Described,
-    Done,
     Failed,
     Fatal,
-    FileOutput,
-    FilesTaken,
     Healthcheck,
     HealthcheckResult,
     HealthcheckStatus,
-    Idle,
     Init,
     Kind,
     Log,
@@ -33,7 +29,6 @@ from cog_trio.bridge.protocol import (
     Shutdown,
     ShuttingDown,
     SlotId,
-    SlotResponse,
 )
 from tests.worker.executors.test_sync_executor import CODE
 from tests.worker.rig import alive, open_worker, until
@@ -184,7 +179,6 @@ def run():
     [
         b"\x00\x00\x00\x02{}",
         b"\xff\xff\xff\xff",
-        bytes(encode_frame(FilesTaken(SlotId(0), PredictionId("x"), 1))),
         bytes(encode_frame(Predict(SlotId(1), PredictionId("x"), 9, "d"))),
         bytes(encode_frame(Predict(SlotId(0), PredictionId("x"), 9, "d"))),  # neither input nor file
     ],
@@ -337,20 +331,14 @@ async def test_shutdown_before_init(tmp_path: Path) -> None:
 # Inputs from URLs, and the health check of sync models.
 
 
-async def test_data_url_is_a_file_until_the_outputs_are_taken(tmp_path: Path) -> None:
-    """W67: the input's path is returned as the output, and is there until FilesTaken."""
+async def test_data_url_is_a_file_that_the_worker_leaves(tmp_path: Path) -> None:
+    """W67: the input's path is returned as the output, and is there until the parent removes the folder."""
     source = "from cog import Path\ndef Runner(image: Path) -> Path:\n    return image"
     async with open_worker(tmp_path, source) as parent:
         for _ in range(10):
-            predict = await parent.predict({"image": "data:text/plain;base64,aGVsbG8="})
-            seen: list[SlotResponse] = []
-            await parent.lines[0].hear(Done, seen)
-            (file,) = [frame for frame in seen if isinstance(frame, FileOutput)]
-            path = Path(file.filename)
-            assert there(path)
-            await parent.lines[0].channel.send(FilesTaken(predict.slot, predict.id, predict.run))
-            await parent.idle(predict)
-            assert not there(path)
+            outcome = await parent.run({"image": "data:text/plain;base64,aGVsbG8="})
+            assert [there(Path(file.filename)) for file in outcome.files] == [True]
+            assert outcome.terminal.folder
 
 
 async def test_input_errors_are_failures_that_name_the_field(tmp_path: Path) -> None:
@@ -371,8 +359,9 @@ async def test_field_lesson_8_cancel_cuts_a_download(tmp_path: Path) -> None:
             connection, _ = await trio.to_thread.run_sync(server.accept)
             with connection:
                 await parent.cancel(predict)
-                await parent.hear(Idle)
-            assert not there(Path(predict.output_dir, "inputs"))
+                outcome = await parent.finish(predict)
+            assert outcome.cancelled
+            assert outcome.terminal.folder
             assert (await parent.run({"image": "data:,hello"})).outputs == ["hello"]
 
 

@@ -179,7 +179,8 @@ async def test_an_alarm_that_a_run_left_behind_never_rings_in_another(tmp_path: 
     async with open_worker(tmp_path, CODE) as parent:
         for first, result in product((0.000001, 0.0002, 0.001, 0.01) * 5, ("1", "iter([1])")):
             outcome = await parent.run({"code": ALARM.format(first=first, result=result)})
-            assert outcome.done or outcome.error == "TimeoutError: late"
+            # it may ring once more while the text of the first is made
+            assert outcome.done or outcome.error in ("TimeoutError: late", "TimeoutError")
             assert (await parent.run({"code": "import time\ndef run(): time.sleep(0.02)"})).done
         await goes_on(parent)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from cog_trio.bridge.json_value import decode_json
 from cog_trio.state.ids import BAD_ID, BAD_WEBHOOK, is_id, is_url
-from cog_trio.state.prediction import ALL_EVENTS, WebhookEvent
+from cog_trio.state.snapshot import ALL_EVENTS, WebhookEvent
 
 Fault: TypeAlias = "Mapping[str, Any]"
 

@@ -15,7 +15,9 @@ from cog_trio.bridge.protocol import LogSource, MetricMode, Mode
 from cog_trio.config.settings import Settings
 from cog_trio.inputs.validation import InvalidInput
 from cog_trio.state.event_log import MAX_FOLLOWERS
-from cog_trio.state.prediction import Fact, Prediction
+from cog_trio.state.new_prediction import NewPrediction
+from cog_trio.state.prediction import Prediction
+from cog_trio.state.status import Fact
 from cog_trio.transport.http.api.sse import SILENCE
 from cog_trio.transport.http.protocol.connection import serve_connection
 from cog_trio.transport.http.protocol.server_state import ServerState
@@ -108,7 +110,7 @@ async def created(service: FakeService, client: Client, id: str = "a") -> tuple[
 
 
 def running(service: FakeService, id: str = "a", **options: Any) -> Prediction:
-    prediction = service.create(id=id, **options)
+    prediction = service.create(NewPrediction(id=id, **options))
     prediction.dispatched()
     return prediction
 

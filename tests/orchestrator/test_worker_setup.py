@@ -73,7 +73,7 @@ async def test_setup_is_told_in_order() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(script, worker)
         async with open_orchestrator(worker, INIT, Settings(), on_event=events.append) as orchestrator:
-            assert orchestrator.pool.statistics().available == 1
+            assert orchestrator.available == 1
             assert orchestrator.described.concurrency == 1
             assert orchestrator.cause is None
             await trio.testing.wait_all_tasks_blocked()
@@ -92,14 +92,13 @@ async def test_setup_is_told_in_order() -> None:
 
 async def test_more_slots_follow_over_slot_0() -> None:
     async with opened(FakeWorker(concurrency=5)) as bench:
-        assert bench.orchestrator.pool.statistics().available == 5
+        assert bench.pool.available == 5
         seen = set()
         for number in range(5):
             run, predict = await bench.begin(f"p{number}", slot=number)
             assert (predict.slot, predict.id, predict.run) == (number, run.prediction.id, number + 1)
             seen.add(predict.slot)
-        with pytest.raises(trio.WouldBlock):
-            bench.start("one too many")
+        assert bench.pool.acquire() is None
         assert seen == set(range(5))
 
 
@@ -199,14 +198,12 @@ DESCRIBED = Described(msgspec.Raw(b"{}"), None, "sync", 1, False, False, {}, 1) 
 @pytest.mark.parametrize(
     ("script", "text"),
     [
-        (says(ProtocolVersion(2)), "Worker speaks version 2 of the protocol, not version 1"),
+        (says(ProtocolVersion(1)), "Worker speaks version 1 of the protocol, not version 2"),
         (says(b'{"type":"nonsense"}\n'), "Worker broke the protocol: not a message of this channel: "),
         (says(Ready((SlotId(0),))), "Worker broke the protocol: Ready out of turn"),
         (says(DESCRIBED, DESCRIBED), "Worker broke the protocol: Described twice, or without slots"),
-        (says(DESCRIBED, ProtocolVersion(1), Ready((S1,))), "Worker broke the protocol: Ready names the slots (1,)"),
-        (says(DESCRIBED, Done(S0, P, 1, 0.0)), "Worker broke the protocol: Done on slot 0, where no run is open"),
-        (says(Idle(S0, P, 1)), "Worker broke the protocol: Idle for slot 0, where no run is open"),
-        (says(Idle(SlotId(7), P, 1)), "Worker broke the protocol: Idle names no slot"),
+        (says(DESCRIBED, ProtocolVersion(2), Ready((S1,))), "Worker broke the protocol: Ready names the slots (1,)"),
+        (says(DESCRIBED, Done(Idle(S0, P, 1))), "Worker broke the protocol: Done on slot 0, where no run is open"),
         (says(Fatal("no memory")), "Worker failed: no memory"),
         (says(ShuttingDown()), "Worker shut down unasked"),
         (says(b"x" * (MAX_FRAME + 1)), "Worker broke the protocol: a control line of"),
@@ -277,6 +274,6 @@ async def test_describe_stops_after_described(autojump_clock: trio.testing.MockC
         init = Init("predict.py", describe=True)
         async with open_orchestrator(worker, init, Settings(setup_timeout=3), on_event=events.append) as orchestrator:
             assert orchestrator.described is events[0]
-            assert orchestrator.pool.capacity == 0
+            assert orchestrator.capacity == 0
             await trio.sleep(100)
     assert len(events) == 1, "its end was asked for: no Lost"

@@ -7,10 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.bridge.protocol import Cancel, OutputChunk, RunCancelled, SlotId
+from cog_trio.bridge.protocol import Cancel, Idle, OutputChunk, RunCancelled, SlotId
 from cog_trio.state.event_log import LAG, PATIENCE
 from cog_trio.testing.fakes import FakeWorker
-from tests.bench import CUT, Bench, Run, opened
+from tests.bench import CUT, Bench, Flight, opened
 
 Clock = trio.testing.MockClock
 LARGE = msgspec.Raw(b'"' + b"x" * (LAG // 4) + b'"')
@@ -26,7 +26,7 @@ def unread(bench: Bench, slot: int = 0) -> int:
     return len(bench.worker.slots[slot].up.data)
 
 
-async def streaming(bench: Bench) -> Run:
+async def streaming(bench: Bench) -> Flight:
     run, _ = await bench.begin(streamed=True)
     run.prediction.event_log.follow()
     return run
@@ -82,7 +82,7 @@ async def test_D12_a_cancel_ends_the_wait(autojump_clock: Clock) -> None:
         await trio.sleep(1)
         run.prediction.cancel()
         cancel = await bench.worker.next_control(Cancel)
-        bench.worker.send(RunCancelled(SlotId(0), cancel.id, cancel.run))
+        bench.worker.send(RunCancelled(Idle(SlotId(0), cancel.id, cancel.run)))
         await trio.sleep(0.01)
         assert unread(bench) == 0
         assert run.prediction.next_index == 20
