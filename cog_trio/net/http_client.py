@@ -120,7 +120,10 @@ def _make(
     transport: httpx.AsyncBaseTransport | None,
     cafile: str | None = None,
 ) -> httpx.AsyncClient:
-    import httpx
+    try:
+        import httpx
+    except ImportError as error:
+        raise ClientUnusable(f"the HTTP client can't be loaded: {error}") from error
 
     logging.getLogger("httpx").addFilter(_quiet)  # adding it again changes nothing
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=20)
@@ -138,7 +141,7 @@ def _make(
             verify=tls_context(cafile) if transport is None else False,
             transport=transport,
         )
-    except (OSError, ValueError, httpx.InvalidURL) as error:
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:  # ImportError: a SOCKS proxy needs a package
         raise ClientUnusable(f"the HTTP client can't be set up: {error}") from error
 
 

@@ -88,11 +88,12 @@ def retry_after(text: str | None, now: datetime) -> float:
 
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=timezone.utc)
+        seconds = (date - now).total_seconds()
+    except (ValueError, OverflowError):  # a receiver may write any number into any field
         return 0.0
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=timezone.utc)
-    return min(max((date - now).total_seconds(), 0.0), LARGEST_BACKOFF)
+    return min(max(seconds, 0.0), LARGEST_BACKOFF)
 
 
 def wait_before(retry: int, status: int | None, asked: str | None, *, chance: float, now: datetime) -> float:

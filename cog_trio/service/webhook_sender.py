@@ -7,8 +7,9 @@ answer means, is in ``webhook_policy.py``. Updates are sent once, for better or 
 once and tried up to 13 times.
 
 httpx is loaded for the first webhook, and one client serves all. Tasks are shielded: they end by themselves, or by
-``close``, which every shutdown comes to; what is given up then is logged with its id. Terminal payloads that wait for
-a retry are bounded in number and bytes, for a receiver that is down must not fill the memory.
+``close``, which every shutdown comes to; what is given up then is logged with its id. Payloads on their way are
+bounded in number and bytes, for a receiver and in all (``WebhookBacklog``): a receiver that is down must neither fill
+the memory nor take the retries of others.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +44,7 @@ from cog_trio.service.webhook_policy import (
     wait_before,
 )
 from cog_trio.state.event_log import Change, Observer
+from cog_trio.state.internal_errors import INTERNAL_ERROR, Where, contain
 from cog_trio.state.prediction import Prediction, utcnow
 from cog_trio.state.snapshot import WebhookEvent
 
@@ -55,8 +58,12 @@ BODY_LIMIT: Final = 64 * 2**10  # bytes of an answer's body that are read, so th
 BODY_TIME: Final = 1.0  # seconds for them
 CLOSE_LIMIT: Final = 5.0  # seconds for the closing of the client
 CONNECTIONS: Final = 1000  # at once
-WAITING_LIMIT: Final = 10_000  # terminal webhooks on their way; with more none waits for a retry
-WAITING_BYTES: Final = 256 * 2**20  # and the same for their payloads
+TOTAL_NUMBER: Final = 10_000  # payloads on their way at once
+TOTAL_BYTES: Final = 256 * 2**20
+RECEIVER_NUMBER: Final = 5_000  # and of these, to one host and port
+RECEIVER_BYTES: Final = 128 * 2**20
+UPDATES: Final = 0.5  # of all this may be updates: a terminal webhook finds room that they can't take
+TOO_MUCH: Final = "too much is on its way to that receiver, or in all"
 SIGNED_AT_ONCE: Final = 2**20  # bytes; the digest of more is taken in a thread
 AGENT: Final = f"cog-trio/{__version__}".encode()
 
@@ -75,6 +82,92 @@ class WebhookAnswer:
 
     def __str__(self) -> str:
         return self.error if self.status is None else f"HTTP {self.status}"
+
+
+@dataclass
+class _Share:
+    """What is on its way to one receiver."""
+
+    number: int = 0
+    size: int = 0  # bytes
+    retrying: dict[WebhookSender, None] = field(default_factory=dict)  # in order; they wait for their next try
+
+
+class WebhookBacklog:
+    """The payloads that are on their way, from before their first try to their end.
+
+    One that finds no room takes that of the oldest payload that waits for a retry: of its own receiver if that has its
+    share, else of the receiver that has most. A receiver's only payload always fits its share, whatever its size.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.size = 0  # bytes
+        self._shares: defaultdict[str, _Share] = defaultdict(_Share)
+        self._held: dict[WebhookSender, int] = {}
+
+    def has_room(self, place: str, size: int, part: float = 1.0) -> bool:
+        """Whether a payload for this receiver fits in this part of all the room."""
+        return self._fits_share(place, size, part) and self._fits_total(size, part)
+
+    def make_room(self, place: str, size: int) -> bool:
+        """Give up payloads that wait for a retry until one for this receiver fits; False if it does not even then."""
+        while not self.has_room(place, size):
+            victims = self._shares[place].retrying
+            if self._fits_share(place, size):
+                most = max((share for share in self._shares.values() if share.retrying), key=_size, default=None)
+                victims = {} if most is None else most.retrying
+            if not victims:
+                return False
+            victim = next(iter(victims))
+            self._release(victim)
+            victim.give_up(TOO_MUCH)
+        return True
+
+    @contextmanager
+    def hold(self, sender: WebhookSender, size: int) -> Iterator[None]:
+        """Count a payload while the block lasts, or until it is given up for another."""
+        share = self._shares[sender.place]
+        share.number, share.size = share.number + 1, share.size + size
+        self.number, self.size = self.number + 1, self.size + size
+        self._held[sender] = size
+        try:
+            yield
+        finally:
+            self._release(sender)
+
+    @contextmanager
+    def retrying(self, sender: WebhookSender) -> Iterator[None]:
+        """The payload waits for its next try while the block lasts."""
+        waiting = self._shares[sender.place].retrying
+        waiting[sender] = None
+        try:
+            yield
+        finally:
+            waiting.pop(sender, None)
+
+    def _fits_share(self, place: str, size: int, part: float = 1.0) -> bool:
+        share = self._shares.get(place)
+        if share is None:
+            return True
+        return share.number < RECEIVER_NUMBER * part and share.size + size <= RECEIVER_BYTES * part
+
+    def _fits_total(self, size: int, part: float = 1.0) -> bool:
+        return not self.number or (self.number < TOTAL_NUMBER * part and self.size + size <= TOTAL_BYTES * part)
+
+    def _release(self, sender: WebhookSender) -> None:
+        if (size := self._held.pop(sender, None)) is None:
+            return
+        share = self._shares[sender.place]
+        share.number, share.size = share.number - 1, share.size - size
+        self.number, self.size = self.number - 1, self.size - size
+        share.retrying.pop(sender, None)
+        if not share.number:
+            del self._shares[sender.place]
+
+
+def _size(share: _Share) -> int:
+    return share.size
 
 
 class Webhooks:
@@ -108,8 +201,7 @@ class Webhooks:
         self._senders: set[WebhookSender] = set()
         self.failed = 0  # terminal webhooks that were given up
         self.lost = 0  # others that were not delivered
-        self._waiting = 0
-        self._waiting_bytes = 0
+        self.backlog = WebhookBacklog()
         self._client: httpx.AsyncClient | None = None
         self._unusable = ""
         self._opening = False
@@ -125,31 +217,28 @@ class Webhooks:
 
     async def _run(self, sender: WebhookSender, prediction: Prediction, observer: Observer) -> None:
         try:
-            with sender.scope:
+            with contain(Where.WEBHOOK, sender.give_up, id=sender.id) as unit, sender.scope:
                 body = await sender.send_updates(prediction, observer)
                 del prediction, observer  # a receiver that is down for minutes keeps only the payload
                 if body is not None:
                     await self._deliver(sender, body)
-            if sender.scope.cancelled_caught:
-                self.failed += 1
-                log.error("webhooks to %s were given up: the service ends", sender.place, extra={"id": sender.id})
+            if unit.failed or sender.scope.cancelled_caught:
+                self._has_given_up(sender)
         finally:
             self._senders.discard(sender)
             sender.done.set()
 
     async def _deliver(self, sender: WebhookSender, body: bytes) -> None:
-        self._waiting += 1
-        self._waiting_bytes += len(body)
-        try:
+        if not self.backlog.make_room(sender.place, len(body)):
+            sender.given_up = TOO_MUCH
+            self._has_given_up(sender)
+            return
+        with self.backlog.hold(sender, len(body)):
             await sender.insist(body)
-        finally:
-            self._waiting -= 1
-            self._waiting_bytes -= len(body)
 
-    @property
-    def crowded(self) -> bool:
-        """So much is on its way that nothing may wait for a retry."""
-        return self._waiting > WAITING_LIMIT or self._waiting_bytes > WAITING_BYTES
+    def _has_given_up(self, sender: WebhookSender) -> None:
+        self.failed += 1
+        log.error("webhooks to %s were given up: %s", sender.place, sender.given_up, extra={"id": sender.id})
 
     @property
     def pending(self) -> int:
@@ -165,7 +254,7 @@ class Webhooks:
         """Give up what is not delivered, and let the client go. Repeatable."""
         self._closing.set()
         for sender in self._senders:
-            sender.scope.cancel()
+            sender.give_up("the service ends")
 
     async def signature(self, id: str, body: bytes) -> Headers:
         """The headers that sign a request made now; none without a secret."""
@@ -177,13 +266,13 @@ class Webhooks:
         return await trio.to_thread.run_sync(sign, *arguments)
 
     async def client(self) -> httpx.AsyncClient:
-        """The one client, opened at the first call.
+        """The one client, opened at the first call; after a failure, at the next one again.
 
         Raises:
-          ClientUnusable: each time, if it can't be.
+          ClientUnusable: if it can't be.
         """
         if not self._opening:
-            self._opening = True
+            self._opening, self._opened = True, trio.Event()
             self._start_soon(self._keep_client)
         await self._opened.wait()
         if self._client is None:
@@ -191,22 +280,30 @@ class Webhooks:
         return self._client
 
     async def _keep_client(self) -> None:
+        try:
+            with contain(Where.WEBHOOK, self._cannot_open), trio.CancelScope(shield=True) as scope:
+                await self._lend_client(scope)
+        finally:
+            self._client = None
+            self._opening = False
+            self._opened.set()
+
+    async def _lend_client(self, scope: trio.CancelScope) -> None:
         from http.cookiejar import DefaultCookiePolicy  # costs time, and httpx has it anyway
 
         try:
-            with trio.CancelScope(shield=True) as scope:
-                async with open_client(connections=CONNECTIONS, transport=self._transport) as client:
-                    client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))  # receivers share the client
-                    self._client = client
-                    self._opened.set()
-                    await self._closing.wait()
-                    await self.wait_idle()
-                    scope.deadline = trio.current_time() + CLOSE_LIMIT
+            async with open_client(connections=CONNECTIONS, transport=self._transport) as client:
+                client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))  # receivers share the client
+                self._client = client
+                self._opened.set()
+                await self._closing.wait()
+                await self.wait_idle()
+                scope.deadline = trio.current_time() + CLOSE_LIMIT
         except ClientUnusable as error:
-            self._unusable = str(error)
-        finally:
-            self._client = None
-            self._opened.set()
+            self._cannot_open(str(error))
+
+    def _cannot_open(self, why: str) -> None:
+        self._unusable = why
 
 
 class WebhookSender:
@@ -217,6 +314,7 @@ class WebhookSender:
         self.place = place(url)
         self.scope = trio.CancelScope(shield=True)
         self.done = trio.Event()
+        self.given_up: str | None = None  # why
         self._webhooks = webhooks
         self._url = url
         self._events = prediction.events
@@ -228,6 +326,11 @@ class WebhookSender:
         self._progress = Progress(prediction.events, webhooks.interval)
         self._complained = False
         self._shown = 0  # hash of the last update
+
+    def give_up(self, why: str) -> None:
+        """Send nothing more. Repeatable; the first reason stands."""
+        self.given_up = self.given_up or why
+        self.scope.cancel()
 
     async def send_updates(self, prediction: Prediction, observer: Observer) -> bytes | None:
         """Send all webhooks but the terminal one; gives the body of that, if it is wanted."""
@@ -263,7 +366,13 @@ class WebhookSender:
             await self._once(body)
 
     async def _once(self, body: bytes) -> None:
-        answer = await self._post(body, _new_id())
+        backlog = self._webhooks.backlog
+        if backlog.has_room(self.place, len(body), UPDATES):
+            with backlog.hold(self, len(body)):
+                answer = await self._post(body, _new_id())
+        else:
+            await trio.lowlevel.checkpoint()
+            answer = WebhookAnswer(None, TOO_MUCH)
         if not answer.delivered:
             self._webhooks.lost += 1
             level = logging.DEBUG if self._complained else logging.WARNING
@@ -277,7 +386,7 @@ class WebhookSender:
             answer = await self._post(body, message)
             if answer.delivered:
                 return
-            if not is_retried(answer.status) or retry > RETRIES or self._webhooks.crowded:
+            if not is_retried(answer.status) or retry > RETRIES:
                 text = "the terminal webhook to %s was given up after %d tries: %s"
                 self._webhooks.failed += 1
                 log.error(text, self.place, retry, answer, extra={"id": self.id})
@@ -287,9 +396,15 @@ class WebhookSender:
             )
             text = "the terminal webhook to %s failed: %s; next try in %.1f s"
             log.warning(text, self.place, answer, wait, extra={"id": self.id})
-            await trio.sleep(wait)
+            with self._webhooks.backlog.retrying(self):
+                await trio.sleep(wait)
 
     async def _post(self, body: bytes, message: str) -> WebhookAnswer:
+        with contain(Where.WEBHOOK, id=self.id):
+            return await self._request(body, message)
+        return WebhookAnswer(None, INTERNAL_ERROR)
+
+    async def _request(self, body: bytes, message: str) -> WebhookAnswer:
         """One request, and those it is redirected to."""
         try:
             client = await self._webhooks.client()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from typing import Any
 
 import httpcore
@@ -11,7 +12,7 @@ import pytest
 import trio
 
 from cog_trio.net.host_policy import HostPolicy, HostRefused
-from cog_trio.net.http_client import _Guard, _SyncGuard, open_client, open_sync_client, tls_context
+from cog_trio.net.http_client import ClientUnusable, _Guard, _SyncGuard, open_client, open_sync_client, tls_context
 
 NAMES = {
     "inner": ["127.0.0.1", "10.0.0.1"],
@@ -141,3 +142,23 @@ async def test_the_certificates_are_loaded_once_whoever_asks(monkeypatch: pytest
         async with open_client(hosts=hosts):
             open_sync_client(1.0, hosts).close()
     assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("hosts", [None, HostPolicy(["public"])])
+async def test_a_proxy_that_needs_a_missing_package_makes_the_client_unusable(
+    hosts: HostPolicy | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    if hosts is not None:  # the guard goes to the network itself
+        async with open_client(hosts=hosts):
+            return
+    with pytest.raises(ClientUnusable, match="socksio"):
+        async with open_client(hosts=hosts):
+            pytest.fail("there is no package for SOCKS")
+
+
+async def test_a_client_that_is_not_installed_is_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(ClientUnusable, match="can't be loaded"):
+        async with open_client():
+            pytest.fail("there is no httpx")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import math
 from datetime import datetime, timedelta, timezone
+from typing import Final
 
 import pytest
 from standardwebhooks import Webhook
 
 from cog_trio.service.webhook_policy import (
+    LARGEST_BACKOFF,
     Progress,
     backoff,
     bearer,
@@ -141,6 +143,30 @@ def test_W41_numbers_of_the_reference_and_up_to_a_fifth_more() -> None:
 )
 def test_retry_after(text: str | None, seconds: float) -> None:
     assert retry_after(text, NOW) == seconds
+
+
+FIELDS: Final = ("Mon,", "01", "Jan", "2026", "00", "00", "00", "GMT")
+ABSURD: Final = ("", "-1", "0", "99", "99999999999999999999", "-99999999999999999999", "1e999", "nan", "inf", "+99999")
+
+
+@pytest.mark.parametrize("field", range(len(FIELDS)))
+@pytest.mark.parametrize("value", ABSURD)
+def test_a_date_may_have_any_number_in_any_field(field: int, value: str) -> None:
+    parts = [*FIELDS]
+    parts[field] = value
+    weekday, day, month, year, *time, zone = parts
+    seconds = retry_after(f"{weekday} {day} {month} {year} {':'.join(time)} {zone}", NOW)
+    assert 0.0 <= seconds <= LARGEST_BACKOFF
+
+
+@pytest.mark.parametrize("text", ["-1", "-" + 400 * "9", "inf", "nan", "1e999", "0x10", "1_000", "\u0663", "\u00b2"])
+def test_seconds_that_are_no_whole_number_say_nothing(text: str) -> None:
+    assert retry_after(text, NOW) == 0.0
+
+
+@pytest.mark.parametrize("text", [400 * "9", 20_000 * "9"])
+def test_seconds_without_end_are_the_longest_wait(text: str) -> None:
+    assert retry_after(text, NOW) == LARGEST_BACKOFF
 
 
 @pytest.mark.covers("http:W41")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import msgspec
@@ -20,7 +20,7 @@ from standardwebhooks import Webhook
 from cog_trio import __version__
 from cog_trio.bridge.protocol import MetricMode
 from cog_trio.service import webhook_sender
-from cog_trio.service.webhook_sender import TRY_LIMIT, Webhooks
+from cog_trio.service.webhook_sender import TOO_MUCH, TRY_LIMIT, Webhooks
 from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
 from cog_trio.state.snapshot import ALL_EVENTS, WebhookEvent
@@ -488,17 +488,103 @@ async def test_W41_retry_after(status: int, after: float, autojump_clock: Clock)
     assert receiver.times == [0.0, after]
 
 
-async def test_too_many_that_wait_get_one_try(
+# What may be on its way at once
+
+
+OTHER: Final = "http://other.example/hook"
+BIG: Final = 100_000  # bytes of an output
+
+
+async def test_the_oldest_that_waits_for_a_retry_makes_room_for_a_first_try(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(webhook_sender, "WAITING_LIMIT", 1)
-    receiver = Receiver(replies=[httpx.Response(500)] * 3, delay=0.1)
+    monkeypatch.setattr(webhook_sender, "RECEIVER_NUMBER", 1)
+    receiver = Receiver(replies=[httpx.Response(500)])
     async with sending(receiver) as webhooks:
         await run(webhooks, make(COMPLETED))
+        await trio.sleep(0.1)
         await run(webhooks, make(COMPLETED))
-        assert not webhooks.crowded
-    assert len(receiver.calls) == 4  # of two that failed at once one went on, alone
-    assert "given up after 1 tries" in caplog.text
+        await webhooks.wait_idle()
+    assert receiver.times == [0.0, 0.1]
+    assert f"webhooks to http://receiver.example were given up: {TOO_MUCH}" in caplog.text
+    assert webhooks.failed == 1
+
+
+async def test_first_tries_are_bounded_in_bytes_too(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A silent receiver, for which each try takes 30 s: what does not fit is given up before its payload is kept."""
+    monkeypatch.setattr(webhook_sender, "RECEIVER_BYTES", 3.5 * BIG)
+    receiver = Receiver(delay=1000.0)
+    async with sending(receiver) as webhooks:
+        for _ in range(10):
+            await run(webhooks, big(URL))
+        await trio.testing.wait_all_tasks_blocked()
+        assert 3 * BIG < webhooks.backlog.size <= 3.5 * BIG
+        assert (webhooks.pending, webhooks.failed) == (3, 7)
+        await run(webhooks, big(OTHER))
+        await trio.testing.wait_all_tasks_blocked()
+        assert webhooks.pending == 4, "another receiver has room of its own"
+        webhooks.close()
+        await webhooks.wait_idle()
+        assert (webhooks.backlog.size, webhooks.backlog.number) == (0, 0)
+
+
+async def test_updates_to_a_silent_receiver_are_bounded_and_leave_room_for_the_end(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_sender, "RECEIVER_BYTES", 5 * BIG)
+    receiver = Receiver(delay=1000.0)
+    async with sending(receiver) as webhooks:
+        for _ in range(10):
+            await run(webhooks, big(URL, OUTPUT), outputs=1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert webhooks.backlog.size <= 2.5 * BIG
+        assert webhooks.lost == 8
+        webhooks.close()
+
+
+async def test_one_dead_receiver_leaves_the_retries_of_others(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_sender, "RECEIVER_BYTES", 3.5 * BIG)
+    monkeypatch.setattr(webhook_sender, "TOTAL_BYTES", 4.5 * BIG)
+    times: dict[str, list[float]] = {"other.example": [], "receiver.example": []}
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await trio.lowlevel.checkpoint()
+        calls = times[request.url.host]
+        calls.append(trio.current_time())
+        healed = request.url.host == "other.example" and len(calls) > 4
+        return httpx.Response(200 if healed else 500)
+
+    async with sending(answer) as webhooks:
+        for _ in range(20):
+            await run(webhooks, big(URL))
+        await trio.sleep(10.0)
+        for _ in range(2):
+            await run(webhooks, big(OTHER))
+        await trio.sleep(10.0)
+        assert [round(time, 1) for time in times["other.example"]] == [10.0, 10.0, 10.2, 10.2, 10.6, 10.6]
+        assert webhooks.failed == 18, "17 had no share, one made room for the other receiver"
+        webhooks.close()
+
+
+async def test_a_payload_over_all_bounds_is_sent_when_it_is_alone(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_sender, "RECEIVER_BYTES", BIG / 2)
+    monkeypatch.setattr(webhook_sender, "TOTAL_BYTES", BIG / 2)
+    receiver = Receiver()
+    async with sending(receiver) as webhooks:
+        await run(webhooks, big(URL))
+    assert receiver.statuses == ["succeeded"]
+
+
+def big(url: str, *events: WebhookEvent) -> Prediction:
+    prediction = make(*(events or (COMPLETED,)), url=url, log_limit=2 * BIG)
+    prediction.append_log("x" * BIG)
+    return prediction
 
 
 # Redirects
