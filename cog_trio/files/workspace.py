@@ -1,9 +1,10 @@
 """The parent's files: temporary folders, spilled inputs, the readiness file. What a run puts out is in outputs.py.
 
-One base folder a service, mode 0700, with a random name; inside it one folder a run, also with a random name:
-no path is ever built from a prediction's id. A run's folder is made by whoever needs it first (we for a spilled
-input, the worker for its output files) and removed when the run has ended, whatever the outcome; a run that
-needed none costs one look. The base goes at exit.
+One base folder a service, mode 0700, with a random name; inside it one numbered folder a run: no path is ever built
+from a prediction's id. A run's folder is made by whoever needs it first (we for a spilled input, the worker for its
+output files). We alone remove it: ``discard`` hands it to the task ``remove_discarded``, whatever the outcome of the
+run, and nobody waits for that. A process that the model has left behind may still write there; the folder is tried
+again until it is gone. A run that needed none costs one look. The base goes at exit.
 
 A base is locked (flock on the folder itself) for as long as its service lives. The kernel drops the lock when
 the process ends, however it ends, so a later start can tell a dead predecessor's base and sweep it. A base gets its
@@ -15,11 +16,14 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import re
 import secrets
 import shutil
 import tempfile
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -28,13 +32,17 @@ import msgspec
 import trio
 
 from cog_trio.bridge.protocol import MAX_INLINE
+from cog_trio.state.internal_errors import Where, contain
 
 log = logging.getLogger("cog_trio.files")
 
 PREFIX: Final = "cog-trio-"
 BASE: Final = re.compile(rf"{PREFIX}[0-9a-f]{{16}}")  # nothing else is swept: a folder of a user's may begin like ours
 UNLOCKED: Final = ".cog-trio-"  # for a moment
-REMOVE_GRACE: Final = 10.0  # seconds that removing a folder may hold up a reply, or the exit
+REMOVE_GRACE: Final = 10.0  # seconds that removing the base may hold up the exit
+RETRY: Final = 0.5  # seconds until what could not be removed is tried again
+AT_ONCE: Final = 64  # of these, each time
+LAST_TRIES: Final = 20  # of the base, 50 ms apart
 READERS: Final = 4  # files read at once, over all predictions
 ENVELOPE: Final = 2**16  # bytes that a Predict needs beside input and context, at most
 
@@ -45,27 +53,46 @@ class Workspace:
     def __init__(self, base: str) -> None:
         self.base = base
         self.readers = trio.CapacityLimiter(READERS)
+        self._last_run = 0
+        self._discarded: list[str] = []  # not tried yet
+        self._stuck: deque[str] = deque()  # tried in vain
+        self._changed = trio.Event()
 
     def run_folder(self) -> str:
-        """A name for the folder of one run; nothing is made."""
-        return f"{self.base}/{secrets.token_hex(8)}"
+        """Return a name for the folder of one run; nothing is made."""
+        self._last_run += 1
+        return f"{self.base}/{self._last_run:x}"
 
-    def used(self, folder: str) -> bool:
-        """Whether somebody has made this run's folder: one look, the only cost of a run without files."""
-        return os.path.lexists(folder)
+    def discard(self, folder: str) -> None:
+        """Have the folder of a run removed that has ended: soon, and by another task. Raises nothing."""
+        if os.path.lexists(folder):
+            self._discarded.append(folder)
+            self._changed.set()
 
-    async def remove(self, folder: str) -> None:
-        """Remove a run's folder. What can't be removed is logged and goes with the base.
+    async def remove_discarded(self) -> None:
+        """Remove what was discarded, in a thread, and try again what could not be removed, until our cancellation.
 
-        Cancellation: is held off until the folder is gone, for ``REMOVE_GRACE`` at most.
+        Cancellation: what is left goes with the base.
         """
-        await _remove_tree(folder)
+        while True:
+            with trio.move_on_after(RETRY if self._stuck else math.inf):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            fresh, self._discarded = self._discarded, []
+            again = [self._stuck.popleft() for _ in range(min(AT_ONCE, len(self._stuck)))]
+            left = fresh + again
+            with contain(Where.FILES):
+                left = await trio.to_thread.run_sync(_remove_all, left, abandon_on_cancel=True)
+            self._stuck += left
+            for folder in {*left} & {*fresh}:
+                log.warning("temporary folder %s could not be removed as a whole; it is tried again", folder)
 
     async def sweep_predecessors(self) -> None:
         """Remove what services that have died left behind, in a thread."""
         parent = os.path.dirname(self.base)
-        for path in await trio.to_thread.run_sync(sweep, parent):
-            log.info("removed %s, left by a service that has died", path)
+        with contain(Where.FILES):
+            for path in await trio.to_thread.run_sync(sweep, parent):
+                log.info("removed %s, left by a service that has died", path)
 
 
 @asynccontextmanager
@@ -87,30 +114,44 @@ async def open_workspace(parent: str | None = None) -> AsyncIterator[Workspace]:
             raise
         yield Workspace(base)
     finally:
-        await _remove_tree(base)
+        with contain(Where.FILES):
+            await _remove_base(base)
         os.close(lock)
 
 
-async def _remove_tree(folder: str) -> None:
+async def _remove_base(base: str) -> None:
     def remove() -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        if os.path.lexists(folder):
-            log.warning("temporary folder %s could not be removed as a whole", folder)
+        for _ in range(LAST_TRIES):
+            if not _remove_all([base]):
+                return
+            time.sleep(0.05)  # what the model has left behind still writes there
+        log.warning("temporary folder %s could not be removed as a whole", base)
 
     with trio.move_on_after(REMOVE_GRACE, shield=True) as grace:
         await trio.to_thread.run_sync(remove, abandon_on_cancel=True)
     if grace.cancelled_caught:
-        log.warning("removing %s takes more than %.0f s; going on without waiting for it", folder, REMOVE_GRACE)
+        log.warning("removing %s takes more than %.0f s; going on without waiting for it", base, REMOVE_GRACE)
+
+
+def _remove_all(folders: list[str]) -> list[str]:
+    """Remove trees (blocking); return those of which something is left."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [folder for folder in folders if os.path.lexists(folder)]
 
 
 def sweep(parent: str) -> list[str]:
-    """Remove the bases of services that have died (blocking: call it in a thread); gives what it removed.
+    """Remove the bases of services that have died (blocking: call it in a thread); return what was removed.
 
     Only folders of our own user that nobody holds the lock of are touched.
     """
     removed: list[str] = []
-    with os.scandir(parent) as entries:
-        names = [entry.path for entry in entries if BASE.fullmatch(entry.name)]
+    try:
+        with os.scandir(parent) as entries:
+            names = [entry.path for entry in entries if BASE.fullmatch(entry.name)]
+    except OSError as error:  # a folder that may be entered but not listed will do otherwise
+        log.warning("folders of earlier services can't be looked for in %s: %s", parent, error.strerror)
+        return removed
     for path in names:
         try:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -160,10 +201,11 @@ async def keep_ready_file(path: str, readiness: Readiness) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
 
     async def off_the_loop(change: Callable[[], None]) -> None:
-        try:
-            await trio.to_thread.run_sync(change)
-        except OSError as error:
-            log.warning("readiness file: %s", error)
+        with contain(Where.FILES):
+            try:
+                await trio.to_thread.run_sync(change)
+            except OSError as error:
+                log.warning("readiness file: %s", error)
 
     def remove() -> None:
         _unlink(path)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -139,8 +139,8 @@ class PredictionTasks:
 
     def open_files(self, run: Run) -> OutputFiles:
         target = self._target
-        if self._output_folder is not None:  # files that stay with us get a folder of the run's own, of the same name
-            target = UploadTarget((self._output_folder / os.path.basename(run.folder)).as_uri(), math.inf)
+        if self._output_folder is not None:  # files that stay with us get a folder of the run's own
+            target = UploadTarget((self._output_folder / secrets.token_hex(8)).as_uri(), math.inf)
         return OutputFiles(run.prediction, run.folder, self._workspace, self._start_soon, target=target)
 
     def ended(self, run: Run) -> None:
@@ -181,4 +181,4 @@ class PredictionTasks:
                 "%d bytes of log text were dropped: over %d", dropped, self._log_limit, extra={"id": prediction.id}
             )
         if run.folder_made:
-            self._start_soon(self._workspace.remove, run.folder)
+            self._workspace.discard(run.folder)

@@ -92,6 +92,7 @@ class PredictionService(PythonAPI):
     ) -> None:
         start = self._nursery.start_soon
         start(self._workspace.sweep_predecessors)
+        start(self._workspace.remove_discarded)
         if model is None and train is None and worker is None:
             self._worker_pool.start_without_model()
             return

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ import trio.testing
 from cog_trio.bridge.protocol import MAX_INLINE, Spilled
 from cog_trio.files import workspace as files
 from cog_trio.files.workspace import Readiness, keep_ready_file, needs_spill, open_workspace, spill, sweep
+from cog_trio.state.internal_errors import Where, counts
 
 
 def entries(folder: Path | str) -> list[str]:
@@ -61,33 +63,139 @@ async def test_the_base_is_private_and_goes_at_exit(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("worker:W21")
-async def test_W21_the_name_of_a_runs_folder_is_random(tmp_path: Path) -> None:
+async def test_W21_each_run_has_a_folder_of_its_own_below_the_base(tmp_path: Path) -> None:
     async with open_workspace(str(tmp_path)) as workspace:
         names = {workspace.run_folder() for _ in range(100)}
         assert len(names) == 100
         assert {os.path.dirname(name) for name in names} == {workspace.base}
-        assert not any(workspace.used(name) for name in names), "a name is not a folder"
+        assert entries(workspace.base) == [], "a name is not a folder"
+
+
+def make_folder(workspace: files.Workspace) -> str:
+    folder = workspace.run_folder()
+    os.makedirs(f"{folder}/deep/er")
+    write(f"{folder}/deep/file", b"x")
+    return folder
 
 
 @pytest.mark.covers("worker:W22")
-async def test_W22_a_runs_folder_is_removed_with_all_in_it(tmp_path: Path) -> None:
+async def test_W22_a_runs_folder_is_removed_with_all_in_it(tmp_path: Path, nursery: trio.Nursery) -> None:
     async with open_workspace(str(tmp_path)) as workspace:
-        folder = workspace.run_folder()
-        os.makedirs(f"{folder}/deep/er")
-        write(f"{folder}/deep/file", b"x")
-        assert workspace.used(folder)
-        await workspace.remove(folder)
-        assert not workspace.used(folder)
+        nursery.start_soon(workspace.remove_discarded)
+        folders = [make_folder(workspace) for _ in range(10)]
+        for folder in folders:
+            workspace.discard(folder)
+        workspace.discard(workspace.run_folder())  # a run that needed none
+        await eventually(lambda: entries(workspace.base) == [])
+        last = make_folder(workspace)
+        workspace.discard(last)
+        await eventually(lambda: not exists(last))
 
 
-async def test_removal_is_finished_under_cancellation(tmp_path: Path) -> None:
+WRITER: Final = """
+import os, sys, time
+end = time.monotonic() + 1.0
+print("go", flush=True)
+while time.monotonic() < end:
+    os.makedirs(sys.argv[1], exist_ok=True)
+    for number in range(20):
+        try:
+            open(f"{sys.argv[1]}/{number}", "w").close()
+        except FileNotFoundError:
+            break
+"""
+
+
+@pytest.mark.process
+async def test_a_folder_that_a_child_of_the_model_still_writes_to_goes_with_its_last_writer(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    def play(folder: str) -> None:
+        with subprocess.Popen([sys.executable, "-c", WRITER, folder], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"go\n"
+            trio.from_thread.run_sync(workspace.discard, folder)
+
     async with open_workspace(str(tmp_path)) as workspace:
-        folder = workspace.run_folder()
-        os.mkdir(folder)
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await workspace.remove(folder)
-        assert not workspace.used(folder)
+        nursery.start_soon(workspace.remove_discarded)
+        folder = make_folder(workspace)
+        await trio.to_thread.run_sync(play, folder)
+        workspace.discard(folder)  # the writer may have made it again after it was gone
+        await eventually(lambda: not exists(folder))
+
+
+async def test_what_cant_be_removed_is_said_once_and_tried_again(
+    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(files, "RETRY", 0.01)
+    tried: list[str] = []
+
+    def refuse(folder: str, **_: object) -> None:
+        tried.append(folder)
+
+    async with open_workspace(str(tmp_path)) as workspace:
+        nursery.start_soon(workspace.remove_discarded)
+        with monkeypatch.context() as patched:
+            patched.setattr("shutil.rmtree", refuse)
+            stuck = make_folder(workspace)
+            workspace.discard(stuck)
+            await eventually(lambda: tried.count(stuck) >= 3)
+        assert caplog.text.count("is tried again") == 1
+        await eventually(lambda: not exists(stuck))
+
+
+async def test_a_remover_that_gets_no_thread_tries_again(
+    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "RETRY", 0.01)
+    before = counts[Where.FILES]
+
+    async def no_thread(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with open_workspace(str(tmp_path)) as workspace:
+        nursery.start_soon(workspace.remove_discarded)
+        folder = make_folder(workspace)
+        with monkeypatch.context() as patched:
+            patched.setattr(trio.to_thread, "run_sync", no_thread)
+            workspace.discard(folder)
+            await eventually(lambda: counts[Where.FILES] > before)
+        await eventually(lambda: not exists(folder))
+
+
+UNLISTED: Final = """
+import os, sys, trio
+from cog_trio.files.workspace import open_workspace
+os.chmod(sys.argv[1], 0o311)
+if os.getuid() == 0:
+    os.chown(sys.argv[1], 65534, 65534)
+    os.setgid(65534)
+    os.setuid(65534)
+async def main():
+    async with open_workspace(sys.argv[1]) as workspace:
+        await workspace.sweep_predecessors()
+        print(os.path.isdir(workspace.base))
+try:
+    os.listdir(sys.argv[1])
+except PermissionError:
+    trio.run(main)
+"""
+
+
+@pytest.mark.process
+def test_a_temporary_folder_that_may_be_entered_but_not_listed_will_do(tmp_path: Path) -> None:
+    inner = tmp_path / "tmp"
+    inner.mkdir()
+    for folder in tmp_path, *tmp_path.parents:
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    done = subprocess.run(
+        [sys.executable, "-c", UNLISTED, str(inner)], capture_output=True, text=True, timeout=60, check=False
+    )
+    inner.chmod(0o700)
+    assert done.stdout == "True\n", done.stderr
+    assert "can't be looked for" in done.stderr
+    assert entries(inner) == []
 
 
 async def test_the_base_goes_when_the_block_fails(tmp_path: Path) -> None:

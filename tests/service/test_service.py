@@ -1075,17 +1075,17 @@ async def test_W22_the_runs_folder_is_removed_on_every_outcome(autojump_clock: C
 
     async with serving(makes_a_folder) as (service, _):
         await service.predict()
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()  # the end of a run does not wait for its folder
         assert folders(tmp_path) == []
         prediction = service.create(NewPrediction(id="cancel"))
         await trio.testing.wait_all_tasks_blocked()
         assert len(folders(tmp_path)) == 1
         service.cancel("cancel")
         await prediction.wait_finished()
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()  # the end of a run does not wait for its folder
         assert folders(tmp_path) == []
         await ended(service, id="die")
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()  # the end of a run does not wait for its folder
         assert folders(tmp_path) == []
     assert os.listdir(tmp_path) == []
 
@@ -1106,7 +1106,7 @@ async def test_D26_a_large_input_travels_as_a_file(autojump_clock: Clock, tmp_pa
         size, context, folder = prediction.output
         assert (size, context) == (len(text), {"k": "v"})
         assert "../x" not in folder
-        await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()  # the end of a run does not wait for its folder
         assert folders(tmp_path) == []
 
 
