@@ -30,6 +30,7 @@ from cog_trio.files.mime import guess_mime
 from cog_trio.files.upload import UploadFailed, UploadNames, UploadTarget, keep, upload
 from cog_trio.files.workspace import Workspace
 from cog_trio.net.http_client import ClientUnusable, open_client
+from cog_trio.state.internal_errors import Where, contain
 from cog_trio.state.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -152,11 +153,9 @@ class OutputFiles:
 
     async def _run(self, idle: trio.Event) -> None:
         try:
-            with trio.CancelScope() as self._scope:
+            with contain(Where.OUTPUT_FILE, self._fail, id=self._prediction.id), trio.CancelScope() as self._scope:
                 while self._queue and not self._cut:
                     await self._take_all()
-        except ClientUnusable as error:
-            self._fail(f"Failed to upload output: {error}")
         finally:
             if self._queue:  # cut, or the whole service is being cancelled
                 self._fail("the prediction stopped before its output files were taken")
@@ -168,7 +167,12 @@ class OutputFiles:
         async with AsyncExitStack() as stack:
             if self._target is not None and self._target.folder is None:
                 opening = open_client(step_timeout=self._target.timeout, transport=self._transport)
-                client = await stack.enter_async_context(opening)
+                try:
+                    client = await stack.enter_async_context(opening)
+                except ClientUnusable as error:
+                    self._fail(f"Failed to upload output: {error}")
+                    self._stop()
+                    return
             while self._queue:
                 async with trio.open_nursery() as nursery:
                     self._nursery, self._client = nursery, client
@@ -184,13 +188,14 @@ class OutputFiles:
         try:
             while self._queue:
                 item, number, file = self._queue.popleft()
-                try:
-                    await self._take(item, number, file)
-                except (OSError, ValueError) as error:
-                    self._fail(f"{type(error).__name__}: {error}")
-                except UploadFailed as error:
-                    self._fail(f"Failed to upload output: {error}")
-                    self._stop()
+                with contain(Where.OUTPUT_FILE, self._fail, id=self._prediction.id):
+                    try:
+                        await self._take(item, number, file)
+                    except (OSError, ValueError) as error:
+                        self._fail(f"{type(error).__name__}: {error}")
+                    except UploadFailed as error:
+                        self._fail(f"Failed to upload output: {error}")
+                        self._stop()
         finally:
             self._workers -= 1
             if not self._workers:

@@ -49,6 +49,7 @@ from cog_trio.orchestrator.worker_life import (
     ProcessState,
 )
 from cog_trio.state.health import Health, HealthState, WorkerHealth
+from cog_trio.state.internal_errors import Where, contain
 from cog_trio.state.service_events import ServiceEvents, WorkerDescribed, WorkerEnded, WorkerReady, WorkerStarted
 
 if TYPE_CHECKING:
@@ -179,14 +180,15 @@ class WorkerHandle:
         try:
             with self._scope:
                 while worker is not None or not self._stopping:  # one that was given must be buried
-                    try:
-                        worker = worker or spawn(cwd, environment)
-                        self._has_started(worker)
-                        await self._serve(worker, init)
-                    except NeverReady as error:
-                        self._lose(str(error))
-                    except OSError as error:
-                        self._lose(f"Worker could not be started: {error}")
+                    with contain(Where.WORKER, self._lose):
+                        try:
+                            worker = worker or spawn(cwd, environment)
+                            self._has_started(worker)
+                            await self._serve(worker, init)
+                        except NeverReady as error:
+                            self._lose(str(error))
+                        except OSError as error:
+                            self._lose(f"Worker could not be started: {error}")
                     if self._stopping or self.health.state is not HealthState.STARTING:
                         break
                     worker = None
@@ -308,7 +310,9 @@ class WorkerHandle:
             tables = {Mode.PREDICT: described.inputs, Mode.TRAIN: described.train_inputs}
             return {mode: _model_callable(document, mode, table) for mode, table in tables.items() if table is not None}
 
-        self.model_callables = await trio.to_thread.run_sync(compile)
+        self.model_callables = {}  # after an internal error inputs are not checked
+        with contain(Where.SCHEMA):
+            self.model_callables = await trio.to_thread.run_sync(compile)
 
     @property
     def has_check(self) -> bool:

@@ -21,6 +21,7 @@ from cog_trio.orchestrator.slot import Slot
 from cog_trio.orchestrator.spawn import WorkerProcess
 from cog_trio.orchestrator.worker_handle import UNKNOWN, ModelCallable, WorkerHandle
 from cog_trio.state.health import RUNTIME_TARGET, HealthSnapshot, HealthState
+from cog_trio.state.internal_errors import Where, contain
 from cog_trio.state.service_events import ServiceEvents
 
 if TYPE_CHECKING:
@@ -201,8 +202,12 @@ class WorkerPool:
         errors: dict[int, str] = {}
 
         async def ask(number: int, handle: WorkerHandle) -> None:
-            if (error := await handle.check()) is not None:
-                errors[number] = error
+            def fail(text: str) -> None:
+                errors[number] = text
+
+            with contain(Where.HEALTH_CHECK, fail):
+                if (error := await handle.check()) is not None:
+                    errors[number] = error
 
         asked = [(number, handle) for number, handle in enumerate(self._workers) if handle.has_check]
         if asked:

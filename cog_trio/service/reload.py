@@ -19,6 +19,7 @@ import trio
 from cog_trio.bridge.protocol import Init
 from cog_trio.orchestrator.worker_pool import WorkerPool
 from cog_trio.service.shutdown import STOP_GRACE
+from cog_trio.state.internal_errors import Where, contain
 from cog_trio.state.prediction import Prediction
 from cog_trio.state.status import Blame
 
@@ -75,18 +76,22 @@ class Reload:
     async def _renew(self, flying: Collection[Prediction]) -> None:
         """Cancellation: workers that are to leave are left to the end of the service, which has begun."""
         with self._scope:
-            with trio.move_on_after(self._grace):
-                await _all_finished(flying)
-            for prediction in flying:
-                prediction.cancel(Blame.SERVICE_END)
-            with trio.move_on_after(STOP_GRACE):
-                await _all_finished(flying)
+            with contain(Where.RELOAD):
+                await self._drain(flying)
             await self._worker_pool.clear()
             new_workers, self._wanted, self._at_work = self._wanted, None, False
             assert new_workers is not None
             self._worker_pool.start(
                 new_workers.init, None, new_workers.cwd, new_workers.environment
             )  # the last that was asked for
+
+    async def _drain(self, flying: Collection[Prediction]) -> None:
+        with trio.move_on_after(self._grace):
+            await _all_finished(flying)
+        for prediction in flying:
+            prediction.cancel(Blame.SERVICE_END)
+        with trio.move_on_after(STOP_GRACE):
+            await _all_finished(flying)
 
 
 async def _all_finished(predictions: Collection[Prediction]) -> None:

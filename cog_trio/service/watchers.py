@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from cog_trio.state.event_log import Subscription
+from cog_trio.state.internal_errors import Where, contain
 from cog_trio.state.prediction import Prediction
 
 
@@ -64,7 +65,11 @@ class Watchers:
             self._start_soon(self._linger, prediction)
 
     async def _linger(self, prediction: Prediction) -> None:
-        """Cancel a run when nobody has come back in time."""
+        """Cancel a run when nobody has come back in time, or when that can't be told."""
+        with contain(Where.WATCHER, lambda _: prediction.cancel(), id=prediction.id):
+            await self._wait_for_return(prediction)
+
+    async def _wait_for_return(self, prediction: Prediction) -> None:
         try:
             while (left := self._until[prediction] - trio.current_time()) > 0 and not prediction.terminal:
                 with trio.move_on_after(left):

@@ -84,10 +84,18 @@ class contain:
                     self._fail(INTERNAL_ERROR)
             finally:
                 extra = {} if self._id is None else {"id": self._id}
-                log.error("internal error (%s); it is contained", self._where.value, exc_info=fault, extra=extra)
+                text = "internal error (%s): %s"
+                log.error(text, self._where.value, one_line(fault), exc_info=fault, extra=extra)
             if rest is not None:
                 raise rest from None
         return fault is not None
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error as one line for the log: of a group its only member, and control characters escaped."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}".encode("unicode_escape").decode("ascii")
 
 
 def _split(error: BaseException | None) -> tuple[BaseException | None, BaseException | None]:

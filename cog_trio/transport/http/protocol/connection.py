@@ -19,7 +19,6 @@ import logging
 import os
 import socket as stdlib_socket
 import struct
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -29,18 +28,15 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from cog_trio.state.internal_errors import Where, contain
 from cog_trio.transport.http.protocol.fast_http1 import GONE, LARGE_READ, MAX_READ, FastHttp1
 from cog_trio.transport.http.protocol.http1 import H2ProtocolAssumedError, Http1
 from cog_trio.transport.http.protocol.http2 import Http2
-from cog_trio.transport.http.protocol.listeners import one_line
 from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Message, ReceiveQueue
 from cog_trio.transport.http.protocol.tls import TlsStream
 
 if TYPE_CHECKING:
     from cog_trio.transport.http.protocol.server_state import ServerState
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import BaseExceptionGroup
 
 log = logging.getLogger(__name__)
 
@@ -59,19 +55,11 @@ async def serve_connection(app: App, server: ServerState, stream: trio.abc.HalfC
     """Serve one connection to its end. No exception leaves but ``Cancelled`` and its like."""
     connection = Connection(app, server, stream)
     try:
-        await connection.run()
-    except Exception as error:
-        log.warning("a connection was dropped: %s", one_line(error))
-        log.debug("a connection was dropped", exc_info=error)
-    except BaseExceptionGroup as group:
-        caught, rest = group.split(Exception)
-        if caught is not None:
-            log.warning("a connection was dropped: %s", one_line(caught))
-            log.debug("a connection was dropped", exc_info=caught)
-        if rest is not None:
-            raise rest from None
+        with contain(Where.CONNECTION):
+            await connection.run()
     finally:
-        await connection.close()
+        with contain(Where.CONNECTION):
+            await connection.close()
 
 
 class Connection:

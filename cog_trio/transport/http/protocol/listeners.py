@@ -7,16 +7,12 @@ import logging
 import os
 import socket as stdlib_socket
 import stat
-import sys
 from ipaddress import ip_address
 from typing import Any
 
 import trio
 
 from cog_trio.config.settings import Settings
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import BaseExceptionGroup
 
 log = logging.getLogger(__name__)
 
@@ -122,13 +118,6 @@ async def _bind(family: int, kind: int, protocol: int, address: Any, backlog: in
     except BaseException:
         sock.close()
         raise
-
-
-def one_line(error: BaseException) -> str:
-    """An error for the log: of a group its only one; whatever a client wrote into it is escaped."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}".encode("unicode_escape").decode("ascii")
 
 
 async def refuse_client(stream: trio.SocketStream, words: bytes) -> None:

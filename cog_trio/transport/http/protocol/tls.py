@@ -15,7 +15,8 @@ from typing import Final
 
 import trio
 
-from cog_trio.transport.http.protocol.listeners import one_line, refuse_client
+from cog_trio.state.internal_errors import one_line
+from cog_trio.transport.http.protocol.listeners import refuse_client
 
 log = logging.getLogger(__name__)
 

@@ -473,7 +473,7 @@ async def test_an_exception_in_the_protocol_is_contained_and_cancelled_passes(
 
     _, theirs = trio.testing.memory_stream_pair()
     await serve_connection(hello, Broken(Settings()), theirs)
-    assert "a connection was dropped: RuntimeError: bug\\nwith a line" in caplog.text
+    assert "internal error (connection): RuntimeError: bug\\nwith a line" in caplog.text
     with trio.move_on_after(0) as scope:
         await serve_connection(hello, ServerState(Settings()), theirs)
     assert scope.cancelled_caught
