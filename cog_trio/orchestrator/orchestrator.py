@@ -247,6 +247,7 @@ class Orchestrator:
             await self._apply_leftovers()
         if limit.cancelled_caught:
             log.error("the worker was killed and has not ended within %g s", BURY_LIMIT)
+            self._link.abandon()
             how = deadlines.UNKILLABLE
         else:
             how = deadlines.DIED.format(self._link.reap())

@@ -9,9 +9,11 @@ then it is reaped.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
+import termios
 import time
 from array import array
 from collections.abc import Callable
@@ -58,7 +60,10 @@ class WorkerLink(Protocol):
         """Text that the ended worker wrote to descriptors 1 and 2 and did not read back itself."""
 
     def reap(self) -> str:
-        """Reap the ended worker and close our ends; tells how it ended, as in ``Worker died: <this>``."""
+        """Reap the ended worker and close our ends; return how it ended, as in ``Worker died: <this>``."""
+
+    def abandon(self) -> None:
+        """Close our ends of a worker that was killed and does not end: it hangs in the kernel."""
 
 
 class _PipeReader(trio.abc.ReceiveStream):
@@ -147,17 +152,20 @@ class ProcessLink:
         return texts
 
     def reap(self) -> str:
+        status = self._process.reap()
+        self.abandon()
+        return describe_exit(status, _was_oom(self._oom_kills))
+
+    def abandon(self) -> None:
         if self._pidfd is not None:
             trio.lowlevel.notify_closing(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-        status = self._process.reap()
         self._down.close()
         self._up.close()
         for sock in self._sockets:
             sock.close()
         self._process.close()
-        return describe_exit(status, _was_oom(self._oom_kills))
 
 
 def adopt(worker: WorkerProcess | WorkerLink) -> WorkerLink:
@@ -189,13 +197,18 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 def _read_now(descriptor: int) -> bytes:
-    """Everything that can be read without waiting."""
+    """Return what stands in a pipe or socket at this moment, which its buffer bounds.
+
+    A child that the worker has left behind may hold the other end and write on: that is not waited for, nor read.
+    """
+    count = array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
     data = bytearray()
     try:
-        while chunk := os.read(descriptor, _CHUNK):
+        while (missing := count[0] - len(data)) > 0 and (chunk := os.read(descriptor, min(missing, _CHUNK))):
             data += chunk
     except (BlockingIOError, ConnectionResetError):
-        pass  # nothing more: it is empty, or the worker ended with our bytes unread
+        pass  # nothing more, against what was said
     return bytes(data)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 CAPTURE_SIZE = 2**20  # bytes a capture pipe holds, where the system lets us
-REAP_LIMIT = 5.0  # seconds; a killed process that is not gone by then hangs in the kernel
+REAP_LIMIT = 5.0  # seconds from the kill; a process that is not gone by then hangs in the kernel
 _SOFT_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # as we were started; the server may raise its own later
 # The working folder comes to the worker's path right before the model is imported, not sooner: a file there that has a
 # name of the standard library (queue.py, types.py) would run in place of it, on the control channel.
@@ -58,7 +58,7 @@ _ALIASES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 class WorkerProcess:
     """The handle of one worker process and of our ends of everything it shares with us."""
 
-    __slots__ = ("_over", "captures", "guardian", "popen", "slot0", "started")
+    __slots__ = ("_killed", "_over", "captures", "guardian", "popen", "slot0", "started")
 
     def __init__(
         self, popen: subprocess.Popen[bytes], slot0: socket.socket, captures: tuple[int, int], guardian: int
@@ -68,6 +68,7 @@ class WorkerProcess:
         self.captures = captures  # read ends of stdout's and stderr's pipe: ours to read once the worker is dead
         self.guardian = guardian  # write end; nothing is ever written
         self.started = time.perf_counter()
+        self._killed: float | None = None  # when it was killed first
         self._over = False
 
     @property
@@ -78,16 +79,20 @@ class WorkerProcess:
         """SIGKILL the worker and every child in its session. Repeatable; a no-op after ``reap``."""
         if self._over:
             return
+        if self._killed is None:
+            self._killed = time.perf_counter()
         with suppress(ProcessLookupError, PermissionError):  # only a zombie is left (macOS says EPERM for it)
             os.killpg(self.popen.pid, signal.SIGKILL)
 
     def reap(self) -> int:
-        """Wait for the worker, which has ended or was killed; gives what ``Popen.returncode`` says. Repeatable.
+        """Wait for the worker, which has ended or was killed; return what ``Popen.returncode`` says. Repeatable.
 
         Raises:
-          subprocess.TimeoutExpired: if it is not gone within ``REAP_LIMIT``.
+          subprocess.TimeoutExpired: if it is not gone by ``REAP_LIMIT`` after it was killed. Whoever has waited for so
+            long already, in another way, is not held up again.
         """
-        status = self.popen.wait(REAP_LIMIT)
+        left = REAP_LIMIT if self._killed is None else self._killed + REAP_LIMIT - time.perf_counter()
+        status = self.popen.wait(max(left, 0.0))
         self._over = True
         return status
 
@@ -109,14 +114,11 @@ class WorkerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill, reap, close.
-
-        Raises:
-          subprocess.TimeoutExpired: if the killed worker is not gone within ``REAP_LIMIT``.
-        """
+        """Kill, reap, close. One that hangs in the kernel is left to it: the next Popen reaps it once it has ended."""
         try:
             self.kill()
-            self.reap()
+            with suppress(subprocess.TimeoutExpired):
+                self.reap()
         finally:
             self.close()
 

@@ -128,6 +128,7 @@ class FakeWorker:
         self.kills = 0
         self.reaped = False
         self._ended = 0  # the last run that has finished
+        self.abandoned = False
         self.unread: list[tuple[LogSource, str]] = []  # what stands in the capture pipes at its death
         self.control = self.wire.stream
         self.control_descriptor: int | None = None
@@ -166,6 +167,9 @@ class FakeWorker:
         assert self.status is not None
         self.reaped = True
         return describe_exit(self.status)
+
+    def abandon(self) -> None:
+        self.abandoned = True
 
     # The script.
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
+import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,7 @@ from cog_trio.testing.fakes import FakeWorker
 pytestmark = pytest.mark.process
 
 LIMIT = 20  # seconds; no test waits that long unless it fails
+CAPACITY = 2**20  # bytes that a pipe may hold
 
 
 def child(code: str) -> WorkerProcess:
@@ -149,6 +153,53 @@ async def test_descriptors_that_run_out() -> None:
                 await link.more_slots(3)
         assert len(os.listdir("/proc/self/fd")) == before
         await bury(link)
+
+
+def test_what_is_read_at_the_end_is_bounded_by_what_stands_there() -> None:
+    """A child that the worker has left behind writes on and on."""
+    read, write = os.pipe()
+    try:
+        with subprocess.Popen(["yes"], stdout=write) as writer:
+            try:
+                os.set_blocking(read, False)
+                while not (data := module._read_now(read)):
+                    time.sleep(0.001)
+                for _ in range(20):
+                    assert len(data) <= CAPACITY
+                    data = module._read_now(read)
+            finally:
+                writer.kill()
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+async def test_a_killed_worker_that_does_not_go_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its control channel closes, and the kill does nothing: the loop goes on while it is waited for, and after it."""
+    before = len(os.listdir("/proc/self/fd"))
+    gaps = [0.0]
+
+    async def tick() -> None:
+        while True:
+            start = trio.current_time()
+            await trio.sleep(0.01)
+            gaps.append(trio.current_time() - start)
+
+    code = "import os, signal, time; os.close(0); os.close(1); time.sleep(1000)"
+    with monkeypatch.context() as patch, trio.fail_after(LIMIT):
+        patch.setattr(os, "killpg", lambda group, number: None)
+        process = child(code)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tick)
+            with pytest.raises(NeverReady, match="closed its control channel"):
+                async with open_orchestrator(process, Init("m.py:R"), Settings(), on_event=lambda event: None):
+                    pytest.fail("it is not ready")
+            nursery.cancel_scope.cancel()
+    assert max(gaps) < 2.0, "the wait for its end was not the loop's"
+    assert process.popen.returncode is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.popen.wait(LIMIT)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_nothing_stays_open() -> None:

@@ -136,6 +136,23 @@ def test_D46_leaving_the_block_kills_reaps_and_closes() -> None:
     process.close()
 
 
+def test_a_killed_process_that_does_not_go_is_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill does nothing here, as it does to a process in an uninterruptible call."""
+    monkeypatch.setattr(module, "REAP_LIMIT", LIMIT)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", lambda group, number: None)
+        with child("import time; time.sleep(1000)") as process:
+            process.kill()
+            assert process._killed is not None
+            process._killed -= LIMIT  # the time of its end has been waited for already, in another way
+            start = time.perf_counter()
+        assert process.popen.returncode is None
+        assert time.perf_counter() - start < LIMIT / 2
+        assert process.slot0.fileno() < 0
+    os.kill(process.pid, signal.SIGKILL)
+    process.popen.wait(LIMIT)
+
+
 @pytest.mark.covers("worker:W9")
 def test_W9_its_children_go_with_it() -> None:
     code = """
