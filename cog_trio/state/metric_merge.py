@@ -13,6 +13,7 @@ from cog_trio.bridge.protocol import Json, MetricMode
 
 MAX_DEPTH: Final = 200  # levels of one value; JSON readers give up between 100 and 1000
 MAX_INTEGER: Final = 10**4300  # what is shorter can be written as JSON (D15)
+TOO_LARGE: Final = "the sum is too large"
 
 
 class Unfit(Exception):
@@ -50,9 +51,12 @@ def _increment(node: dict[str, Json], leaf: str, value: Json) -> None:
     old = node.get(leaf, 0)
     if not (_is_number(old) and _is_number(value)):
         return
-    total = old + value
+    try:
+        total = old + value
+    except OverflowError:  # a float has no room for an integer that is as long as JSON allows
+        raise Unfit(TOO_LARGE) from None
     if not -MAX_INTEGER < total < MAX_INTEGER:
-        raise Unfit("the sum is too large")
+        raise Unfit(TOO_LARGE)
     node[leaf] = total
 
 

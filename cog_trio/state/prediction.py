@@ -356,8 +356,12 @@ class Prediction:
 
     @property
     def size(self) -> int:
-        """Bytes that keeping it costs: output, logs, events, input."""
-        return self.output_size + self._logs.size + self.event_log.held + len(self.input or b"")
+        """Bytes that keeping it costs: all of its fields that may be long."""
+        texts = len(self._error or "") + len(self.webhook or "")
+        trace = sum(len(name) + len(value) for name, value in self.trace)
+        metrics = len(encode(self._metrics)) if self._metrics else 0
+        kept = self.output_size + self._logs.size + self.event_log.held + len(self.input or b"")
+        return kept + texts + trace + metrics
 
     @property
     def outputs(self) -> Sequence[msgspec.Raw | None]:

@@ -463,3 +463,19 @@ async def test_a_file_that_comes_while_the_others_end_is_not_forgotten(
         await uploading.files.settled()
     assert uploading.files.error is None
     assert len(uploading.output()) == 50
+
+
+async def test_a_proxy_that_needs_a_missing_package_fails_the_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    async with open_workspace(str(tmp_path)) as workspace:
+        prediction = Prediction("p")
+        prediction.dispatched()
+        target = UploadTarget("http://127.0.0.1:1/up/", 5.0)
+        taken = OutputFiles(prediction, workspace.run_folder(), workspace, nursery.start_soon, target=target)
+        taken.announce(file(write(tmp_path / "a.txt", b"a")))
+        await taken.settled()
+        assert taken.error is not None
+        assert taken.error.startswith("Failed to upload output: the HTTP client can't be set up: ")
+        assert "socksio" in taken.error

@@ -696,3 +696,18 @@ async def test_no_client_and_no_task_without_webhooks() -> None:
     await webhooks.wait_idle()
     webhooks.close()
     assert started == []
+
+
+async def test_a_proxy_that_needs_a_missing_package_fails_the_webhook(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    monkeypatch.setattr(webhook_sender, "RETRIES", 0)
+    async with trio.open_nursery() as nursery:
+        webhooks = Webhooks(nursery.start_soon, interval=0.5)
+        await run(webhooks, make(COMPLETED, url="http://127.0.0.1:1/"))
+        await webhooks.wait_idle()
+        webhooks.close()
+    assert webhooks.failed == 1
+    assert "the HTTP client can't be set up" in caplog.text
+    assert "socksio" in caplog.text

@@ -341,6 +341,19 @@ async def test_size_counts_output_logs_and_input() -> None:
     assert prediction.size == 3 + 4 + 2
 
 
+async def test_size_counts_what_clients_and_the_model_may_make_long() -> None:
+    bare = Prediction("p")
+    assert Prediction("p", webhook="http://a.example/" + "x" * 983).size == bare.size + 1000
+    assert Prediction("p", trace=((b"traceparent", b"x" * 89),)).size == bare.size + 100
+    for prediction in (bare, other := Prediction("p")):
+        prediction.dispatched()
+    other.record_metric("m", raw("x" * 1000), MetricMode.REPLACE)
+    assert other.size >= bare.size + 1000
+    before = other.size
+    other.finish(Outcome(Fact.RAISED, "x" * 1000))
+    assert other.size >= before + 1000
+
+
 async def test_metrics_predict_time_wins() -> None:
     prediction = Prediction("p")
     prediction.dispatched()
@@ -396,6 +409,20 @@ async def test_big_integers_in_metrics_are_exact() -> None:
     prediction.dispatched()
     prediction.record_metric("n", msgspec.Raw(b"1" + b"0" * 60), MetricMode.REPLACE)
     assert b'"n":1' + b"0" * 60 + b"}" in prediction.snapshot()
+
+
+@pytest.mark.parametrize("first", ["1" + "0" * 400, "-1" + "0" * 400])
+async def test_a_sum_of_a_long_integer_and_a_float_is_told_in_the_logs(first: str) -> None:
+    prediction = Prediction("p")
+    prediction.dispatched()
+    prediction.record_metric("a", msgspec.Raw(first.encode()), MetricMode.REPLACE)
+    prediction.record_metric("a", raw(0.5), MetricMode.INCREMENT)
+    prediction.record_metric("b", raw(1e308), MetricMode.INCREMENT)
+    prediction.record_metric("b", raw(1e308), MetricMode.INCREMENT)
+    shows = shown(prediction)
+    assert "[cog_trio] the metric a was dropped: the sum is too large" in shows["logs"]
+    assert "[cog_trio] the metric b was dropped: the sum is too large" in shows["logs"]
+    assert shows["metrics"] == {"a": int(first), "b": 1e308}
 
 
 @pytest.mark.parametrize(
