@@ -12,6 +12,7 @@ import click
 from cog_trio.cli import options
 from cog_trio.config import settings
 from cog_trio.config.cog_yaml import BadModel, find
+from cog_trio.orchestrator.spawn import WorkerProcess, spawn
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,17 @@ class LaunchPlan:
     def variables(self) -> dict[str, str]:
         """Those of the worker's environment, over ours."""
         return {**self.environment, **settings.worker_variables(self.settings)}
+
+    def spawn(self) -> WorkerProcess:
+        """Start the first worker.
+
+        Raises:
+          options.StartFailed: if the system has no process, descriptor or memory left for it.
+        """
+        try:
+            return spawn(self.folder, self.variables())
+        except OSError as error:
+            raise options.StartFailed(f"the worker can't be started: {error}") from error
 
 
 def read_settings(flags: Mapping[str, str | Sequence[str]]) -> tuple[settings.Settings, list[str]]:

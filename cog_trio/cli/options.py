@@ -87,6 +87,10 @@ def given(values: dict[str, Any]) -> dict[str, str | Sequence[str]]:
     return {field: text for field, text in texts.items() if text not in (None, False, ())}
 
 
+class StartFailed(Exception):
+    """Nothing could be started; the text is one line for the user."""
+
+
 def run(command: click.Command, name: str) -> int:
     """Run a command and return its exit code; every error that is the user's is one line on stderr."""
     _standard_streams()
@@ -99,6 +103,8 @@ def run(command: click.Command, name: str) -> int:
             print(text, file=sys.stderr)
             return USAGE
         return fail(name, text, USAGE)
+    except StartFailed as error:
+        return fail(name, str(error), FAILED)
     except click.Abort:
         return 130
     except OSError as error:

@@ -86,7 +86,10 @@ async def open_service(
         async with AsyncExitStack() as stack:
             if isinstance(worker, WorkerProcess):
                 stack.enter_context(worker)  # killed and reaped on every way out, also if it is never adopted (D46)
-            workspace = await stack.enter_async_context(open_workspace())
+            try:
+                workspace = await stack.enter_async_context(open_workspace())
+            except OSError as error:
+                raise ServiceBroken(f"there is no temporary folder: {error}") from error
             nursery = await stack.enter_async_context(trio.open_nursery())
             service = PredictionService(chosen, workspace, nursery, now, files)
             service._start(predict, trains, worker, folder, variables)

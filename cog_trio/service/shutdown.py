@@ -58,7 +58,17 @@ class ShutdownSequence:
         self._to_finish.cancel()
 
     async def run(self) -> None:
-        """From the first call for the end to the end of the worker."""
+        """From the first call for the end to the end of the worker. After a fault of its own nothing gets time."""
+        try:
+            await self._end_in_order()
+        except BaseException:
+            self._worker_pool.kill()
+            self._webhooks.close()
+            raise
+        finally:
+            self.over.set()
+
+    async def _end_in_order(self) -> None:
         with trio.move_on_after(self.limit, shield=True) as all_of_it:
             self._to_finish.deadline = trio.current_time() + self._drain_grace
             with self._to_finish:
@@ -87,7 +97,6 @@ class ShutdownSequence:
             self._webhooks.close()
         if all_of_it.cancelled_caught:
             log.error("shutdown took more than %.0f s and was given up", self.limit)
-        self.over.set()
 
     async def _wait_idle(self) -> None:
         while self._running:

@@ -14,6 +14,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from types import TracebackType
 from typing import Final, final
@@ -84,8 +85,9 @@ class contain:
                     self._fail(INTERNAL_ERROR)
             finally:
                 extra = {} if self._id is None else {"id": self._id}
-                text = "internal error (%s): %s"
-                log.error(text, self._where.value, one_line(fault), exc_info=fault, extra=extra)
+                with suppress(Exception):  # without the memory for a log line: it is counted, and must go no further
+                    text = "internal error (%s): %s"
+                    log.error(text, self._where.value, one_line(fault), exc_info=fault, extra=extra)
             if rest is not None:
                 raise rest from None
         return fault is not None

@@ -1015,9 +1015,29 @@ async def test_a_spawned_worker_is_never_left_behind(monkeypatch: pytest.MonkeyP
         async with open_service("m.py", worker=process):
             raise AssertionError("never reached")
 
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ServiceBroken, match="there is no temporary folder"):
         await block()
     assert process.popen.returncode == -9
+
+
+async def test_a_killed_worker_that_does_not_go_is_defunct_and_the_service_lives(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process hangs in the kernel, and never reports an end."""
+    async with serving(deaf, settings=Settings(cancel_grace=1.0)) as (service, worker):
+        monkeypatch.setattr(worker, "kill", lambda: None)
+        prediction = service.create()
+        await trio.testing.wait_all_tasks_blocked()
+        prediction.cancel()
+        await prediction.wait_finished()
+        await trio.testing.wait_all_tasks_blocked()
+        status, abandoned, seconds = service.health().status, worker.abandoned, trio.current_time()
+        worker.exit(-9)  # for the fake's own tasks
+        assert (status, abandoned) == ("DEFUNCT", True)
+        assert prediction.error == "Worker killed: a canceled prediction did not stop within 1 s"
+        assert seconds <= 1.0 + 5.0
+        with pytest.raises(NotReady):
+            service.create()
 
 
 async def test_an_outer_cancellation_does_not_hide_what_the_block_raises(autojump_clock: Clock) -> None:

@@ -21,7 +21,6 @@ import click
 from cog_trio.cli import options
 from cog_trio.cli.launch_plan import LaunchPlan, make_plan
 from cog_trio.config.cog_yaml import FILE, BadModel, ModelTarget, find
-from cog_trio.orchestrator.spawn import spawn
 
 if TYPE_CHECKING:
     from cog_trio.cli.doctor.findings import Finding
@@ -68,7 +67,7 @@ def _examine(plan: LaunchPlan, setup: bool) -> str | None:
     """Why the model does not load, or with ``setup`` can't be set up; None if it does. What it printed meanwhile goes
     to stderr if so, or if it was set up. A signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with spawn(plan.folder, plan.variables()) as process:
+    with plan.spawn() as process:
         from cog_trio.cli.schema.describe_model import load
 
         loaded = load(plan, process, setup=setup)

@@ -19,7 +19,6 @@ from cog_trio.cli.run.input_parser import json_object, pair
 from cog_trio.cli.run.output_writer import check_destination
 from cog_trio.cli.run.run_request import RunOptions
 from cog_trio.cli.signals import collect_signals
-from cog_trio.orchestrator.spawn import spawn
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,7 +120,7 @@ def answer(
 
 
 def _run_here(plan: LaunchPlan, run_options: RunOptions) -> int:
-    with collect_signals() as early, spawn(plan.folder, plan.variables()) as process:
+    with collect_signals() as early, plan.spawn() as process:
         from cog_trio.cli.run.local_run import run_here
 
         return run_here(plan, process, early, run_options)

@@ -8,7 +8,6 @@ import click
 
 from cog_trio.cli import options
 from cog_trio.cli.launch_plan import LaunchPlan, make_plan
-from cog_trio.orchestrator.spawn import spawn
 
 
 @click.command()
@@ -24,7 +23,7 @@ def command(model: str) -> int:
 def _describe(plan: LaunchPlan) -> int:
     """A signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with spawn(plan.folder, plan.variables()) as process:
+    with plan.spawn() as process:
         from cog_trio.cli.schema.describe_model import print_schema
 
         return print_schema(plan, process)

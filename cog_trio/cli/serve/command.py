@@ -27,7 +27,7 @@ def command(model: str, x_mode: str, **values: Any) -> int:
     cog-trio serve predict.py --workers 2 --queue 20 --respawn
 
     The log goes to stderr. Ctrl-C stops it: what runs may end, a second one cancels it. A model that can't be imported
-    or set up does not end the server: GET /health-check says why. Exit codes: 0, 1 if the address can't be bound, 2 if
-    the command line or the cog.yaml is wrong.
+    or set up does not end the server: GET /health-check says why. Exit codes: 0, 1 if the address can't be bound or the
+    worker can't be started, 2 if the command line or the cog.yaml is wrong, 70 after a fault of the server itself.
     """
     return launch(make_plan(model, options.given(values), sys.stderr.isatty(), x_mode))

@@ -13,6 +13,7 @@ import errno
 import logging
 import resource
 import signal
+import sys
 from collections.abc import AsyncIterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,10 @@ import cog_trio
 from cog_trio.cli.log_output import open_log
 from cog_trio.cli.options import fail
 from cog_trio.cli.signals import ending_signals
+from cog_trio.state.internal_errors import one_line
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 if TYPE_CHECKING:
     from cog_trio.cli.launch_plan import LaunchPlan
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("cog_trio.cli")
 MAX_DESCRIPTORS: Final = 2**20  # more than limit_connections can ask for
 CANNOT_LISTEN: Final = 1  # exit code (D38)
+BROKEN: Final = 70  # exit code, of sysexits.h: a fault of the program
 
 
 def serve(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int:
@@ -39,7 +45,13 @@ def serve(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int
     with open_log(plan.settings.log_level, plan.settings.log_format):
         for warning in plan.warnings:
             log.warning("%s", warning)
-        return trio.run(_program, plan, process, early)
+        try:
+            return trio.run(_program, plan, process, early)
+        except (Exception, BaseExceptionGroup) as error:
+            if isinstance(error, BaseExceptionGroup) and error.split(Exception)[1] is not None:
+                raise  # KeyboardInterrupt and the like are not a fault
+            log.critical("the server has failed", exc_info=error.__cause__ or error)
+            return fail(plan.name, f"the server has failed: {one_line(error)}", BROKEN)
 
 
 async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int:
