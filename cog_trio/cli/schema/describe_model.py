@@ -50,6 +50,8 @@ def load(plan: LaunchPlan, process: WorkerProcess, *, setup: bool = False) -> Lo
         return Loaded(trio.run(_describe, plan, process, init, on_event), "".join(heard))
     except NeverReady as error:  # a trace without a place says no more than the cause
         return Loaded(b"", "".join(heard).removesuffix(f"{error}\n"), str(error))
+    except OSError as error:  # no descriptors are left, for instance
+        return Loaded(b"", "".join(heard), f"the worker can't be used: {error}")
 
 
 def print_schema(plan: LaunchPlan, process: WorkerProcess) -> int:
