@@ -127,6 +127,7 @@ class WorkerHandle:
         self._place = Life(PLACE)
         self._process = Life(PROCESS)  # of the last one that was started
         self._announced = False  # as started, and not yet as ended
+        self._lost = False  # the last one that was started is of no use any more
         self._pause = FIRST_PAUSE
         self._began = 0.0  # on the trio clock: this setup, and when it was over
         self._ready_since = 0.0
@@ -180,6 +181,7 @@ class WorkerHandle:
         try:
             with self._scope:
                 while worker is not None or not self._stopping:  # one that was given must be buried
+                    self._lost = False
                     with contain(Where.WORKER, self._lose):
                         try:
                             worker = worker or spawn(cwd, environment)
@@ -257,7 +259,10 @@ class WorkerHandle:
             self._serving.kill()
 
     def _lose(self, cause: str) -> None:
-        """The worker is of no use any more."""
+        """The worker is of no use any more. The first cause of one life stands."""
+        if self._lost:
+            return
+        self._lost = True
         self.orchestrator = self._serving = None
         again = self._settings.respawn and (self.health.state is HealthState.READY or self.health.respawns)
         if self._process.state in IN_SETUP or self._process.state is ProcessState.BURIED:

@@ -24,13 +24,17 @@ from cog_trio.files import output_files, workspace
 from cog_trio.net import http_client
 from cog_trio.orchestrator import worker_handle
 from cog_trio.orchestrator.health_checks import HealthChecks
+from cog_trio.orchestrator.run import Run
+from cog_trio.orchestrator.slot import Slot
 from cog_trio.service import webhook_sender
 from cog_trio.service.open_service import open_service
+from cog_trio.service.prediction_queue import PredictionQueue
 from cog_trio.service.reload import Reload
 from cog_trio.service.service import PredictionService
 from cog_trio.service.watchers import Watchers
 from cog_trio.service.webhook_sender import Webhooks, WebhookSender
 from cog_trio.state.internal_errors import INTERNAL_ERROR, Where, counts
+from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
 from cog_trio.testing.fakes import FakeWorker, echo, open_fake_worker
 from tests.orchestrator.test_respawn import Spawner
@@ -86,7 +90,7 @@ class Stage:
 
 
 async def webhook(stage: Stage) -> None:
-    prediction = stage.service.create(webhook=URL)
+    prediction = stage.service.create(NewPrediction(webhook=URL))
     await prediction.wait_finished()
     await trio.sleep(100)
     assert prediction.status.value == "succeeded"
@@ -105,7 +109,7 @@ async def webhook_is_retried(stage: Stage) -> None:
 
 
 async def file_fails_its_prediction(stage: Stage) -> None:
-    prediction = stage.service.create(input=b'{"file": true}')
+    prediction = stage.service.create(NewPrediction(input=b'{"file": true}'))
     await prediction.wait_finished()
     assert (prediction.status.value, prediction.error) == ("failed", INTERNAL_ERROR)
 
@@ -117,7 +121,7 @@ async def check_fails(stage: Stage) -> None:
 
 
 async def abandoned_run_ends(stage: Stage) -> None:
-    prediction = stage.service.create(input=b'{"long": true}', streamed=True)
+    prediction = stage.service.create(NewPrediction(input=b'{"long": true}', streamed=True))
     with stage.service.follow(prediction):
         await trio.testing.wait_all_tasks_blocked()
     await trio.sleep(1)
@@ -139,7 +143,27 @@ async def ready_file_comes_back(stage: Stage) -> None:
     assert (stage.folder / "ready").exists()
 
 
+async def run_fails(stage: Stage) -> None:
+    prediction = stage.service.create(NewPrediction())
+    await prediction.wait_finished()
+    assert (prediction.status.value, prediction.error) == ("failed", INTERNAL_ERROR)
+
+
+async def waiting_run_fails(stage: Stage) -> None:
+    running = [stage.service.create(NewPrediction(input=b'{"long": true}')) for _ in range(2)]
+    waiting = stage.service.create(NewPrediction())
+    await waiting.wait_finished()
+    assert (waiting.status.value, waiting.error) == ("failed", INTERNAL_ERROR)
+    for prediction in running:
+        prediction.cancel()
+        await prediction.wait_finished()
+
+
 POINTS: Final[tuple[tuple[str, Where, Any, str, Callable[[Stage], Awaitable[None]]], ...]] = (
+    ("message of a slot", Where.SLOT, Run, "apply", run_fails),
+    ("start of a run", Where.RUN, Slot, "start", run_fails),
+    ("wait for a slot", Where.RUN, PredictionQueue, "wait", waiting_run_fails),
+    ("files of a run", Where.RUN, output_files.OutputFiles, "settled", file_fails_its_prediction),
     ("updates", Where.WEBHOOK, WebhookSender, "send_updates", webhook_is_given_up),
     ("delivery", Where.WEBHOOK, WebhookSender, "insist", webhook_is_given_up),
     ("wait before a retry", Where.WEBHOOK, WebhookSender, "_request", webhook_is_retried),
@@ -178,13 +202,13 @@ async def on_stage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
             return
         (folder / "out.txt").write_text("content")
         worker.send(FileOutput(str(folder / "out.txt"), FileKind(FileOutputKind.FILE), 0), run.slot)
-        worker.finish_without_idle(run)
+        worker.finish(run)
 
     monkeypatch.setattr(webhook_sender, "open_client", opened)
-    settings = Settings(stream_grace=0.5, webhook_grace=1.0, ready_file=str(folder / "ready"))
+    settings = Settings(stream_grace=0.5, webhook_grace=1.0, ready_file=str(folder / "ready"), queue=1)
     async with (
-        open_fake_worker(behave, healthcheck=True) as worker,
-        open_fake_worker(behave, healthcheck=True) as second,
+        open_fake_worker(behave, healthcheck=True, concurrency=2) as worker,
+        open_fake_worker(behave, healthcheck=True, concurrency=2) as second,
     ):
         for fake in (worker, second):
             fake.inputs = Inputs("Input")

@@ -994,8 +994,8 @@ async def test_b21_a_fault_of_ours_is_one_named_error(autojump_clock: Clock, mon
         async def block() -> None:
             async with open_service("m.py", worker=worker) as service:
                 await service.wait_started()
-                monkeypatch.setattr("cog_trio.orchestrator.orchestrator.Orchestrator._hear", broken)
-                worker.say(Log(LogSource.STDOUT, "hm"))
+                monkeypatch.setattr(PredictionService, "_tell_health", broken)
+                worker.exit(1)
                 await trio.sleep_forever()
 
         with pytest.raises(ServiceBroken) as raised:
@@ -1026,7 +1026,7 @@ async def test_a_killed_worker_that_does_not_go_is_defunct_and_the_service_lives
     """Its process hangs in the kernel, and never reports an end."""
     async with serving(deaf, settings=Settings(cancel_grace=1.0)) as (service, worker):
         monkeypatch.setattr(worker, "kill", lambda: None)
-        prediction = service.create()
+        prediction = service.create(NewPrediction())
         await trio.testing.wait_all_tasks_blocked()
         prediction.cancel()
         await prediction.wait_finished()
@@ -1037,7 +1037,7 @@ async def test_a_killed_worker_that_does_not_go_is_defunct_and_the_service_lives
         assert prediction.error == "Worker killed: a canceled prediction did not stop within 1 s"
         assert seconds <= 1.0 + 5.0
         with pytest.raises(NotReady):
-            service.create()
+            service.create(NewPrediction())
 
 
 async def test_an_outer_cancellation_does_not_hide_what_the_block_raises(autojump_clock: Clock) -> None:

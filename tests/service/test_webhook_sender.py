@@ -22,7 +22,7 @@ from cog_trio.bridge.protocol import MetricMode
 from cog_trio.service import webhook_sender
 from cog_trio.service.webhook_sender import TOO_MUCH, TRY_LIMIT, Webhooks
 from cog_trio.state.new_prediction import NewPrediction
-from cog_trio.state.prediction import Prediction
+from cog_trio.state.prediction import Bounds, Prediction
 from cog_trio.state.snapshot import ALL_EVENTS, WebhookEvent
 from cog_trio.state.status import Fact, Outcome
 
@@ -106,10 +106,14 @@ async def sending(
 
 
 def make(
-    *events: WebhookEvent, url: str | None = URL, trace: tuple[tuple[bytes, bytes], ...] = (), **options: Any
+    *events: WebhookEvent,
+    url: str | None = URL,
+    trace: tuple[tuple[bytes, bytes], ...] = (),
+    log_limit: int = 2**25,
+    **options: Any,
 ) -> Prediction:
     new = NewPrediction(webhook=url, events=frozenset(events) or ALL_EVENTS, trace=trace)
-    return Prediction("p", new, output_is_array=True, **options)
+    return Prediction("p", new, output_is_array=True, bounds=Bounds(logs=log_limit), **options)
 
 
 def raw(value: Any) -> msgspec.Raw:

@@ -343,8 +343,8 @@ async def test_size_counts_output_logs_and_input() -> None:
 
 async def test_size_counts_what_clients_and_the_model_may_make_long() -> None:
     bare = Prediction("p")
-    assert Prediction("p", webhook="http://a.example/" + "x" * 983).size == bare.size + 1000
-    assert Prediction("p", trace=((b"traceparent", b"x" * 89),)).size == bare.size + 100
+    assert Prediction("p", NewPrediction(webhook="http://a.example/" + "x" * 983)).size == bare.size + 1000
+    assert Prediction("p", NewPrediction(trace=((b"traceparent", b"x" * 89),))).size == bare.size + 100
     for prediction in (bare, other := Prediction("p")):
         prediction.dispatched()
     other.record_metric("m", raw("x" * 1000), MetricMode.REPLACE)
