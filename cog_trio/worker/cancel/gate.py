@@ -3,9 +3,13 @@
 A cancel comes as a real signal, so that sleeps, locks and reads end at once. Its handler raises only while user
 frames run: inside ``user_code``, and outside every ``runtime``. Each function of ours that user code can call
 (write, flush, record) runs inside ``runtime``, so no frame, lock or buffer is ever left half done; what came
-meanwhile is raised when it is left; so is what a signal handler of the user's raised (``user_signals.py``). A run gets
-one delivery: its clean-up code is never interrupted again. A delivery that ``__del__`` or a weakref callback swallowed
-is seen by ``sys.unraisablehook`` and sent again; so is one that C code dropped, whose traceback never left our handler.
+meanwhile is raised when it is left; so is what a signal handler of the user's raised (``user_signals.py``). While the
+import system is on the stack a cancel waits: raised in there it would leave a module broken for the worker's life.
+
+A run gets one delivery: its clean-up code is never interrupted again. A delivery that ``__del__`` or a weakref callback
+swallowed is seen by ``sys.unraisablehook`` and becomes due again; so does one that C code dropped, whose traceback
+never left our handler. Nothing is raised below the code that swallows: ``insist`` signals again, within
+``FALLBACK_AFTER``, until the delivery has arrived.
 
 Everything here relies on one fact: the interpreter runs signal handlers between bytecodes of the main thread, so a
 handler that raises in ``__enter__`` or ``__exit__`` did so before or after the store that changes the state, never
@@ -19,17 +23,16 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Final
+from typing import Any, Final
 
-from cog_trio.worker.cancel.cancel_signal import choose_signal, is_blocked
-from cog_trio.worker.cancel.nested_trio import NestedLoop
-from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, lies_below
-from cog_trio.worker.cancel.swallowed import LOSERS, Unraisable
+from cog_trio.worker.cancel.nested_loop import NestedLoop
+from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, is_importing, lies_below
 
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
 _set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -105,7 +108,6 @@ class Gate:
         "judging",
         "keep",
         "main",
-        "on_lost",
         "owed",
         "owing",
         "pending",
@@ -137,7 +139,6 @@ class Gate:
         self.owed: BaseException | None = None  # raised by a signal handler of the user's, due in the current run
         self.owing = False  # the current run can still get one
         self.pending = False  # a request came that may not have been delivered yet
-        self.on_lost: Callable[[], object] = bool  # asks another thread for ``kick``; called in signal handlers too
         self.forked = False  # this is a child that user code forked: it must never go on as a worker
         self.signal = 0
 
@@ -261,22 +262,33 @@ class Gate:
             return
         if self.owed is not None and self._user_frames:
             owed, self.owed = self.owed, None
-            if self.aim is None and not self.requested == self.current != self.delivered:
+            if self.aim is None and not self._is_due():
                 self.settle()
             raise owed
+        if is_importing(sys._getframe(1)):
+            return  # ``insist``, or the next poke of an async runner, brings it again
         if self.aim is not None:
             error = self.aim()
             if error is not None:
                 raise error
-        elif self.inside and self.requested == self.current != self.delivered:
-            if self._loop.ask(self, self.current):
+        elif self._is_due():
+            if not self.inside or self._loop.ask(self, self.current):
                 return
             self._watch_losses()
             self._drain()
-            self.raised = self.exception()
+            self.raised = self._loop.exception(self.exception)()
             # no call from here on: deep in a recursion it would raise, and the one delivery be lost
             self.pending, self.delivered = False, self.current
             raise self.raised
+        else:  # a poke that was meant for the run before
+            self.settle()
+            if self._is_due():  # it came between the look and the deed
+                self._wake_up()
+                self.pending = True
+
+    def _is_due(self) -> bool:
+        """Return whether the current sync run was asked to end and has not got its delivery."""
+        return self.requested == self.current != self.delivered
 
     def _watch_losses(self) -> None:
         """A model may have put its own hook in place of ours."""
@@ -302,18 +314,16 @@ class Gate:
             return
         nested, self.judging = self.judging, True
         try:
-            if lies_below(frame, LOSERS):
-                self.on_lost()
-            else:
+            if not lies_below(frame, _LOSERS):
                 self._deliver()
         finally:
             self.judging = nested
 
     def _look_back(self) -> None:
         """Some C code looks for signals and drops what they raise: the finalizer of a socket, by way of its repr."""
-        trace = None if self.raised is None else self.raised.__traceback__
+        trace = None if self.raised is None else self.raised.__traceback__  # none: dropped before Python code saw it
         self.raised = self.doubted = None
-        if trace is not None and trace.tb_frame.f_code in HANDLERS and self.delivered == self.current:
+        if (trace is None or trace.tb_frame.f_code in HANDLERS) and self.delivered == self.current:
             self.delivered = 0
             self.pending = True
 
@@ -364,6 +374,8 @@ class Gate:
         if signal.getsignal(self.signal) == self._on_signal and not is_blocked(self.signal):
             self.kick()
             return
+        if is_importing(sys._current_frames().get(self.main)):
+            return
         self._watch_losses()
         raise_there, main, exception = _set_async_exc, ctypes.c_ulong(self.main), ctypes.py_object(self.exception)
         # No call stands between the look and the deed: the interpreter may change threads after one.
@@ -376,16 +388,55 @@ class Gate:
 
     def lost(self, kind: type[BaseException]) -> bool:
         """Whether this was our delivery to the current run, which is then due again."""
-        if kind is not self.exception or not self.current or self.delivered != self.current:
+        if not issubclass(kind, self.exception) or not self.current or self.delivered != self.current:
             return False
         if threading.get_ident() != self.main:
             return False
         self.delivered = 0
-        self.pending = True
-        self.on_lost()
+        self.pending = True  # and ``insist`` sends the signal again
         return True
 
 
+class Unraisable:
+    """``sys.unraisablehook`` that tells the gate of a swallowed delivery, and passes on the rest."""
+
+    def __init__(self, gate: Gate, inner: Callable[[Any], object]) -> None:
+        self._gate = gate
+        self._inner = inner
+
+    def __call__(self, unraisable: Any) -> None:
+        gate = self._gate
+        gate.depth += 1
+        try:
+            if not gate.lost(unraisable.exc_type):
+                self._inner(unraisable)
+        finally:
+            gate.depth -= 1
+
+
+def choose_signal() -> int:
+    """Return the number of the signal: a real-time one, since models use the two of the user; SIGUSR2 on macOS."""
+    rtmin = getattr(signal, "SIGRTMIN", None)
+    return int(signal.SIGUSR2 if rtmin is None else rtmin + 3)
+
+
+def is_blocked(signum: int) -> bool:
+    """Return whether the main thread blocks the signal; False where that can't be seen."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/status") as status:
+            mask = next(line for line in status if line.startswith("SigBlk:"))
+    except (OSError, StopIteration):  # macOS
+        return False
+    return bool(int(mask.split()[1], 16) >> (signum - 1) & 1)
+
+
+_LOSERS: Final = frozenset(
+    {
+        Unraisable.__call__.__code__,
+        socket.socket.__repr__.__code__,  # called by the finalizer, which drops what it raises without a word
+    }
+)
+"""What is raised below them is lost."""
 HANDLERS.add(Gate._on_signal.__code__)
 gate: Final = Gate()
 """The worker's one gate."""

@@ -21,12 +21,20 @@ def lies_below(frame: FrameType | None, codes: Container[CodeType]) -> bool:
     return frame is not None
 
 
-def top_is_trio() -> bool:
-    """Whether the frame that calls ours is one of trio's, which user code has called: its records may be half done."""
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether the frame, or one that has called it, is the import system: a module is half made."""
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
+
+
+def top_is_of(packages: Container[str]) -> bool:
+    """Whether the frame that calls ours is of one of these packages, which user code has called: their records may be
+    half done."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package, _, _ = str(frame.f_globals.get("__name__", "cog_trio")).partition(".")  # generated code has no name
         if package != "cog_trio":
-            return package in ("trio", "outcome")
+            return package in packages
         frame = frame.f_back
     return False

@@ -29,7 +29,8 @@ from trio.lowlevel import currently_ki_protected, enable_ki_protection
 from cog_trio.bridge.protocol import MAX_ERROR, Fatal, LogLevel, WorkerLog
 from cog_trio.sdk._loader import NURSERY
 from cog_trio.worker.cancel.gate import Gate
-from cog_trio.worker.cancel.stack import STATEFUL_FILES, top_is_trio
+from cog_trio.worker.cancel.nested_loop import TRIO
+from cog_trio.worker.cancel.stack import STATEFUL_FILES, top_is_of
 from cog_trio.worker.executors.trio_steps import explain, is_cancelled, open_to_gate, run_model, same
 from cog_trio.worker.executors.user_signals import end_timers
 from cog_trio.worker.logs.run_log import current
@@ -294,7 +295,7 @@ class TrioExecutor:
             run.unborn.update(task for task in run.tasks if _is_unborn(task))
 
     def _in_user_frames(self) -> bool:
-        return not currently_ki_protected() and not top_is_trio()
+        return not currently_ki_protected() and not top_is_of(TRIO)
 
     def _aim(self) -> BaseException | None:
         """What the gate may raise now; on the main thread, maybe in a signal handler."""

@@ -45,7 +45,6 @@ def run(control_in: int, control_out: int, slot0: int, out_r: int, err_r: int) -
     capture = install(io.control, out_r, err_r)
     capture.private.update((control_in, slot0))
     io.start(capture.pump)
-    gate.on_lost = lambda: io.post(gate.kick)
     guard(gate, StrayExceptions(io).report)
     init = io.inbox.get()
     if init is not None:

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from cog_trio.bridge.protocol import MAX_ERROR, Healthcheck, HealthcheckResult, Log, SlotResponse
+from tests.worker.cancel.test_gate import PROMPT, cancel_when
 from tests.worker.executors import test_asyncio_executor, test_sync_executor, test_trio_executor
 from tests.worker.rig import Outcome, open_worker
 
@@ -108,3 +109,28 @@ async def test_W32_a_check_that_blocks_the_loop_is_interrupted_at_its_limit(
         await parent.tell(Healthcheck("second"))
         assert (await parent.hear(HealthcheckResult)).error is None
         assert await parent.leave() == 0
+
+
+IMPORTED = """
+import time
+print("go")
+end = time.monotonic() + 0.6
+while time.monotonic() < end: WORK
+VALUE = 7
+"""
+
+
+@pytest.mark.parametrize("work", ["pass", "time.sleep(0.01)", "print('busy')"])
+@pytest.mark.parametrize("kind", CODES)
+async def test_a_cancel_waits_for_an_import_to_end(tmp_path: Path, kind: str, work: str) -> None:
+    """Given a run that imports a module for the first time, a cancel meanwhile must not leave the module half made."""
+    (tmp_path / "slow_part.py").write_text(IMPORTED.replace("WORK", work))
+    (tmp_path / "whole.py").write_text("import slow_part\nfrom slow_part import VALUE\n")
+    head = "def run():" if kind == "sync" else "async def run():"
+    code = f"import time\n{head}\n    import whole\n    while True: time.sleep(0.01)\n"
+    async with open_worker(tmp_path, CODES[kind]) as parent:
+        outcome, seconds = await cancel_when(parent, code)
+        assert outcome.cancelled
+        assert seconds < PROMPT
+        again = f"{head}\n    import whole, slow_part\n    return [whole.VALUE, slow_part.VALUE]"
+        assert (await parent.run({"code": again})).outputs == [7, 7]
