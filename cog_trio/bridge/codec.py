@@ -129,7 +129,18 @@ class LineBuffer:
             raise TruncatedFrame(f"the stream ended inside a line, {len(self._data)} bytes of it are here")
 
 
-_encoder: Final = msgspec.json.Encoder()
+def encode_subclass(value: object) -> str:
+    """Hook of an encoder: return an instance of a subclass of str as the text that it is.
+
+    Raises:
+      TypeError: for any other value that is not JSON.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)  # not its own __str__, which may say anything
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=encode_subclass)
 
 
 def encode_frame(message: msgspec.Struct, limit: int = MAX_FRAME) -> bytearray:

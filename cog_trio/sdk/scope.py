@@ -56,6 +56,7 @@ class MetricRecorder:
         """
         if mode is not None and (not isinstance(mode, str) or mode not in MODES):
             raise TypeError(f"unknown metric mode {mode!r}: use 'replace', 'incr' (or 'increment') or 'append'")
+        key = _text(key)
         record = self._record
         if record is None:
             return
@@ -82,6 +83,7 @@ class MetricRecorder:
 
     def delete(self, key: str) -> None:
         """Remove a metric, and with it the lock on its type; one that is not there is no error."""
+        key = _text(key)
         record = self._record
         if record is None:
             return
@@ -241,14 +243,19 @@ def _plain(key: str, value: Any) -> Any:
             raise ValueError(f"metric {key!r}: {value} is not a number that JSON knows")
         return float(value)
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)
     if isinstance(value, list):
         return [_plain(key, item) for item in value]
     if isinstance(value, dict):
         if not all(isinstance(name, str) for name in value):
             raise TypeError(f"metric {key!r}: the keys of a dict must be str")
-        return {str(name): _plain(key, item) for name, item in value.items()}
+        return {str.__str__(name): _plain(key, item) for name, item in value.items()}
     raise TypeError(f"metric {key!r}: {_type(value)} is no JSON data")
+
+
+def _text(key: str) -> str:
+    """Return the key as plain text where it is of a subclass of str."""
+    return str.__str__(key) if isinstance(key, str) else key
 
 
 def _type(value: object) -> str:

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import trio
 
+from cog_trio.bridge.codec import encode_subclass
 from cog_trio.bridge.protocol import Json, Mode
 from cog_trio.files.output_files import data_url
 from cog_trio.net.urls import shown_url
@@ -165,13 +166,20 @@ async def encode_input(input: Mapping[str, Json] | None) -> bytes:
 
 
 def _refuse_files(value: object) -> Any:
-    raise _HasFiles if isinstance(value, os.PathLike) else TypeError(_NO_JSON.format(type(value).__name__))
+    if isinstance(value, os.PathLike):
+        raise _HasFiles
+    return _plain(value)
 
 
 def _read_files(value: object) -> Any:
-    if not isinstance(value, os.PathLike):
-        raise TypeError(_NO_JSON.format(type(value).__name__))
-    return data_url(os.fsdecode(value))
+    return data_url(os.fsdecode(value)) if isinstance(value, os.PathLike) else _plain(value)
+
+
+def _plain(value: object) -> str:
+    try:
+        return encode_subclass(value)
+    except TypeError:
+        raise TypeError(_NO_JSON.format(type(value).__name__)) from None
 
 
 def local_path(url: str) -> Path:

@@ -396,3 +396,15 @@ async def test_what_goes_beside_an_input_is_checked(
 
 async def test_no_input_is_an_empty_one() -> None:
     assert await encode_input(None) == b"{}" == await encode_input({})
+
+
+async def test_an_input_of_a_subclass_of_str_is_its_text(tmp_path: Path) -> None:
+    class Text(str):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            return "wrong"
+
+    (tmp_path / "a.txt").write_text("a")
+    assert await encode_input({Text("a"): [Text("b")]}) == b'{"a":["b"]}'
+    assert b'"a":"b"' in await encode_input({Text("a"): Text("b"), "path": tmp_path / "a.txt"})

@@ -45,8 +45,8 @@ class RoutedStream(io.TextIOBase):
         self.buffer: Final = RoutedBuffer(self, fd)
 
     def write(self, text: str, /) -> int:
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if type(text) is not str:
+            text = _plain(text)
         if get_ident() != gate.main:
             self.router.write(self.source, text)
             return len(text)
@@ -148,6 +148,17 @@ class RoutedBuffer(io.BufferedIOBase):
     def close(self) -> None:
         """Flushes and stays open."""
         self._stream.flush()
+
+
+def _plain(text: object) -> str:
+    """Return the text of an instance of a subclass of str, whose own methods may do anything.
+
+    Raises:
+      TypeError: for anything but text, as any text stream does.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+    return str.__str__(text)
 
 
 def open_plain(fd: int) -> io.TextIOWrapper:

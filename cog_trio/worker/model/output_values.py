@@ -267,7 +267,8 @@ class OutputEncoder:
         return msgspec.Raw(str(value).encode())
 
     def _dict(self, value: dict[Any, Any], place: str, depth: int) -> Any:
-        return {self._key(key, place): self._convert(item, f"{place}.{key}", depth + 1) for key, item in value.items()}
+        names = [(self._key(key, place), item) for key, item in value.items()]
+        return {name: self._convert(item, f"{place}.{name}", depth + 1) for name, item in names}
 
     def _key(self, key: Any, place: str) -> str:
         """A key as the json module spells it."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from cog_trio.bridge.codec import encode_subclass
 from cog_trio.bridge.protocol import MAX_METRIC, HealthcheckResult, Kind, MetricMode
 from cog_trio.sdk.scope import Mode, Scope, enter, set_fallback
 from cog_trio.worker.cancel.gate import gate
@@ -37,7 +38,7 @@ _MODES: Final = {"replace": MetricMode.REPLACE, "increment": MetricMode.INCREMEN
 class ModelRuntime:
     def __init__(self, models: LoadedModels, capture: Capture, io_thread: IOThreadInterface) -> None:
         self.models: Final = models
-        self.schema: Final = msgspec.Raw(msgspec.json.encode(models.document))
+        self.schema: Final = msgspec.Raw(msgspec.json.encode(models.document, enc_hook=encode_subclass))
         self._server: SyncExecutor | AsyncExecutor | MixedExecutor = SyncExecutor(gate)
         self._loop: AsyncExecutor | None = None
         self._trio: TrioExecutor | None = None
