@@ -157,13 +157,13 @@ class Scope:
         return f"<Scope context={self._context!r}>"
 
 
-_current: ContextVar[Scope | None] = ContextVar("cog_scope", default=None)
+current_variable: Final[ContextVar[Scope | None]] = ContextVar("cog_scope", default=None)
 _fallback: Callable[[], Scope | None] | None = None
 
 
 def current_scope() -> Scope:
     """The scope of the running prediction; outside of one, a scope that does nothing. Never None."""
-    scope = _current.get()
+    scope = current_variable.get()
     if scope is None and _fallback is not None:
         scope = _fallback()
     return Scope() if scope is None else scope
@@ -171,12 +171,12 @@ def current_scope() -> Scope:
 
 def enter(scope: Scope) -> Token[Scope | None]:
     """Make ``scope`` the current one of this context, until `leave` gets the token."""
-    return _current.set(scope)
+    return current_variable.set(scope)
 
 
 def leave(token: Token[Scope | None]) -> None:
     """Undo `enter`, in the same context."""
-    _current.reset(token)
+    current_variable.reset(token)
 
 
 def set_fallback(find: Callable[[], Scope | None] | None) -> None:

@@ -27,6 +27,7 @@ from cog_trio.worker.logs.run_log import TextLog
 
 READ_SIZE: Final = 2**16  # bytes
 PATIENCE: Final = 0.2  # seconds that an unfinished line waits for its end
+HELD_FOR: Final = 0.2  # seconds that a thread waits for another one's reading
 AT_ONCE: Final = 4 * 2**20  # bytes of one drain; a pipe holds 1 MiB, the rest was written while we read
 
 
@@ -52,6 +53,7 @@ class CapturePipes:
         }
         self._target = target
         self._lock = threading.RLock()
+        self._stuck = False  # the lock was waited for in vain, and has not been free since
         self._busy = False  # belongs to the thread that holds the lock: a frame of it is reading
         self._fed: list[TextLog] = []  # since the lock was taken
         self._token: trio.lowlevel.TrioToken | None = None  # of the pump's run
@@ -118,11 +120,16 @@ class CapturePipes:
     def _alone(self, work: Callable[..., object], *args: Any) -> None:
         """Do the work with the lock held, then have those who were fed send.
 
-        This lock is waited for, so that a print comes after what another thread is just reading. It can be: who has
-        it waits for nothing (sending comes after it), and a ``__del__`` or signal handler that prints inside of the
-        work leaves it alone.
+        This lock is waited for, so that a print comes after what another thread is just reading. The thread that has
+        it waits for nothing of ours (sending comes after it), and a ``__del__`` or signal handler that prints inside
+        of the work leaves it alone. But such a handler may itself wait, for a thread that prints: so the wait has an
+        end, and after it nobody waits until the lock was free again.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=0 if self._stuck else HELD_FOR):
+            self._stuck = True
+            return
+        try:
+            self._stuck = False
             if self._busy:
                 return
             self._busy = True
@@ -131,6 +138,8 @@ class CapturePipes:
             finally:
                 self._busy = False
             fed, self._fed = self._fed, []
+        finally:
+            self._lock.release()
         for journal in fed:
             journal.send()
 

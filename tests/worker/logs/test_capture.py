@@ -117,6 +117,30 @@ def test_W41_progress_is_sent_at_each_return_unchanged() -> None:
     assert len([frame for frame in seen.frames if isinstance(frame, LogLine)]) >= 4
 
 
+@pytest.mark.parametrize(
+    ("ways", "text"),
+    [
+        ("sys.stdout.write(f'py {n}'); sys.stdout.flush(); print()", "raw {n}\npy {n}\n"),
+        ("sys.stdout.write(f'py {n}\\nrest'); print()", "raw {n}\npy {n}\nrest\n"),
+        ("sys.stdout.write(f'{n}%\\r'); print()", "raw {n}\n{n}%\r\n"),
+        ("sys.stderr.write(f'py {n}'); sys.stderr.flush(); print(file=sys.stderr)", "raw {n}\npy {n}\n"),
+        ("sys.stdout.buffer.write(b'py %d' % n); sys.stdout.flush(); print()", "raw {n}\npy {n}\n"),
+    ],
+    ids=["flush", "newline within", "carriage return", "stderr", "bytes"],
+)
+def test_python_text_never_overtakes_a_whole_line_of_a_descriptor(ways: str, text: str) -> None:
+    seen = play(
+        f"""
+        import os
+        with run("a"):
+            for n in range(200):
+                os.write(1, b"raw %d\\n" % n)
+                {ways}
+        """
+    )
+    assert seen.text("a") == "".join(text.replace("{n}", str(n)) for n in range(200))
+
+
 @pytest.mark.covers("worker:W42")
 def test_W42_threads_pools_and_tasks_carry_their_run() -> None:
     seen = play(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import trio
@@ -26,8 +26,13 @@ class Ends:
         self.reads, self.writes = zip(os.pipe(), os.pipe(), strict=True)
         self.sent: list[LogLine] = []
         self.run_log = RunLog(SlotId(0), PredictionId("a"), 1, self.take)
-        self.pipes = CapturePipes(*self.reads, lambda: self.run_log, epoll=epoll)
+        self.meanwhile: Callable[[], None] = lambda: None  # called while a thread reads
+        self.pipes = CapturePipes(*self.reads, self.find, epoll=epoll)
         self.arrived = trio.Event()
+
+    def find(self) -> RunLog:
+        self.meanwhile()
+        return self.run_log
 
     def take(self, line: LogLine) -> None:
         self.sent.append(line)
@@ -141,6 +146,25 @@ async def test_both_readers_may_see_the_end(ends: Ends) -> None:
             ends.pipes.finish()
     os.close(null)
     assert ends.text() == "last\n"
+
+
+def test_a_destructor_may_wait_for_a_thread_that_prints_while_another_one_is_read(ends: Ends) -> None:
+    """Given a destructor, called while text is read, that joins a printing thread, then all of them go on."""
+
+    def join_threads_that_drain() -> None:
+        ends.meanwhile = lambda: None
+        os.write(ends.writes[0], b"more\n")
+        threads = [threading.Thread(target=ends.pipes.drain, daemon=True) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+            assert not thread.is_alive()
+
+    ends.meanwhile = join_threads_that_drain
+    os.write(ends.writes[0], b"text\n")
+    ends.pipes.drain()
+    assert ends.text() == "text\nmore\n"
 
 
 async def test_many_threads_drain_beside_the_pump(ends: Ends) -> None:

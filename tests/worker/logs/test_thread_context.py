@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ var: ContextVar[str] = ContextVar("var", default="nobody's")
 def carried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)
     monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)
-    carry()
+    carry((var,))
     token = var.set("mine")
     yield
     var.reset(token)
@@ -106,9 +107,32 @@ def test_submit_passes_arguments_and_errors() -> None:
         pool.submit(int)
 
 
+def test_variables_of_the_models_own_are_inherited_as_in_any_program() -> None:
+    """What a thread does to its decimal context, a mutable object in such a variable, must not change its starter's."""
+    own: ContextVar[str] = ContextVar("own", default="unset")
+    own.set("set")
+
+    def calculate() -> str:
+        decimal.getcontext().prec = 5
+        return own.get()
+
+    with decimal.localcontext(decimal.Context(prec=20)):
+        assert seen_by(lambda target: threading.Thread(target=lambda: calculate() and target())) == "mine"
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(calculate).result(LIMIT) == "unset"
+            assert pool.submit(lambda: decimal.getcontext().prec).result(LIMIT) == 5  # the thread's own, as in any pool
+        assert decimal.getcontext().prec == 20
+
+
+def test_a_pool_keeps_what_its_initializer_has_set() -> None:
+    own: ContextVar[str] = ContextVar("own", default="unset")
+    with ThreadPoolExecutor(1, initializer=lambda: own.set("by the initializer")) as pool:
+        assert pool.submit(own.get).result(LIMIT) == "by the initializer"
+
+
 def test_wrapped_once_with_their_signatures() -> None:
     before = threading.Thread.start, ThreadPoolExecutor.submit
-    carry()
+    carry((var,))
     assert before == (threading.Thread.start, ThreadPoolExecutor.submit)
     assert list(inspect.signature(threading.Thread.start).parameters) == ["self"]
     assert list(inspect.signature(ThreadPoolExecutor.submit).parameters) == ["self", "fn", "args", "kwargs"]
