@@ -93,7 +93,10 @@ class WorkerProcess:
         """
         left = REAP_LIMIT if self._killed is None else self._killed + REAP_LIMIT - time.perf_counter()
         status = self.popen.wait(max(left, 0.0))
-        self._over = True
+        if not self._over:
+            self._over = True
+            _orphaned.add(self.popen.pid)
+        _reap_orphans()
         return status
 
     def close(self) -> None:
@@ -132,6 +135,7 @@ def spawn(
     Raises:
       OSError: if it can't be started; nothing is left behind.
     """
+    _reap_orphans()
     with ExitStack() as ours, ExitStack() as theirs:
         slot0, child_slot0 = socket.socketpair()
         ours.callback(slot0.close)
@@ -160,6 +164,21 @@ def spawn(
     process = WorkerProcess(popen, slot0, (out_read, err_read), guardian_write)
     _restore_descriptor_limit(popen.pid)
     return process
+
+
+def _reap_orphans() -> None:
+    """Reap what has ended of the groups of workers that were reaped, where it has become our child: the guardian of
+    each, if this process is the first of a container, or a subreaper. A member that is still dying waits for the next
+    call."""
+    for group in list(_orphaned):
+        try:
+            while os.waitpid(-group, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # none is left, or they are another process's to reap
+            _orphaned.discard(group)
+
+
+_orphaned: set[int] = set()
 
 
 def _pipe(ours: ExitStack, theirs: ExitStack, size: int) -> tuple[int, int]:

@@ -67,6 +67,7 @@ class AsyncExecutor:
         self._aims: set[_Task] = set()  # whose cancel the loop does not come to
         self._late: asyncio.Task[Any] | None = None  # a health check over its time, to be interrupted if it blocks
         self._stopping = False
+        self._context = contextvars.copy_context()
 
     # I/O thread
 
@@ -150,6 +151,7 @@ class AsyncExecutor:
         self._serve()
 
     def _serve(self) -> None:
+        self._context = contextvars.copy_context()  # of the main thread: what a plain ``setup`` has set is seen in runs
         self._gate.aim, self._gate.in_task, self._gate.keep = self._aim, self._in_user_frames, self._keep
         while not (self._stopping and not self._tasks):
             try:
@@ -184,7 +186,7 @@ class AsyncExecutor:
             job.end()
             return
         task = self._tasks[job.run] = _Task(job)
-        task.task = self.loop.create_task(self._run(task))
+        task.task = self._context.copy().run(self.loop.create_task, self._run(task))
         task.task.add_done_callback(lambda _: self._drop(task))
 
     def _cancel(self, job: Job) -> None:
@@ -198,7 +200,19 @@ class AsyncExecutor:
             return  # its first step, which is due, will see it; a cancelled task would never make that step
         if not task.delivered and task.task is not None:
             task.delivered = True
-            task.task.cancel()
+            for one in self._tasks_inside(task) or [task.task]:
+                one.cancel()
+
+    def _tasks_inside(self, task: _Task) -> list[asyncio.Task[Any]]:
+        """Return the tasks that a run waits for by running the loop itself, as nest_asyncio lets it.
+
+        A cancel of the run's own task would come at its next ``await``, when they have ended.
+        """
+        assert task.task is not None
+        coroutine = task.task.get_coro()
+        if not inspect.iscoroutine(coroutine) or not coroutine.cr_running:
+            return []
+        return [one for one in asyncio.all_tasks(self.loop) if one is not task.task and _belongs_to(one, task.job)]
 
     def _aim(self) -> BaseException | None:
         """What the gate may raise now; on the main thread, maybe in a signal handler."""
@@ -207,7 +221,7 @@ class AsyncExecutor:
         if running is not None and running is self._late:
             self._late = None
             return asyncio.CancelledError()
-        for task in self._aims:
+        for task in list(self._aims):  # in one call: the I/O thread adds to them
             if task.task is running:
                 if task.inside and not task.delivered:
                     task.delivered = True
@@ -390,6 +404,14 @@ class AsyncExecutor:
         finally:
             task.job.run_log.send()  # what was printed before it
             writer.write(frame)
+
+
+def _belongs_to(task: asyncio.Task[Any], job: Job) -> bool:
+    """Whether code of the job has started the task; before Python 3.12 known of tasks in Python code alone, which are
+    those that nest_asyncio makes."""
+    find = getattr(task, "get_context", None)
+    context: contextvars.Context | None = getattr(task, "_context", None) if find is None else find()
+    return context is not None and context.get(current) is job.run_log
 
 
 def _set(room: asyncio.Future[None]) -> None:

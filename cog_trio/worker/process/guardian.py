@@ -17,6 +17,7 @@ import sys
 from typing import Final, NoReturn
 
 POLL: Final = 200  # milliseconds between two looks at the worker where there is no pidfd
+NUMBERS: Final = 1024  # of descriptors that are closed where the system does not list those that are open
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -63,10 +64,7 @@ def _guard(worker: int, pipe: int, watch: int | None, above: int | None) -> NoRe
     try:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        kept = {pipe, watch, above}
-        for name in os.listdir("/dev/fd"):
-            if int(name) not in kept:
-                _close(int(name))
+        _close_all_but({pipe, watch, above})
         os.chdir("/")  # not the model's folder, which may be a mount to be removed
         _wait(worker, pipe, watch, above)
     finally:
@@ -74,9 +72,15 @@ def _guard(worker: int, pipe: int, watch: int | None, above: int | None) -> NoRe
         os._exit(1)
 
 
-def _close(fd: int) -> None:
-    with contextlib.suppress(OSError):  # that of the listing itself, closed already
-        os.close(fd)
+def _close_all_but(kept: set[int | None]) -> None:
+    try:
+        numbers = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:  # a container without /proc: this process, which has opened next to nothing, has no high numbers
+        numbers = list(range(NUMBERS))
+    for fd in numbers:
+        if fd not in kept:
+            with contextlib.suppress(OSError):  # none has this number, or it was that of the listing
+                os.close(fd)
 
 
 def _wait(worker: int, pipe: int, watch: int | None, above: int | None) -> None:

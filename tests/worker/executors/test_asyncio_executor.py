@@ -21,6 +21,7 @@ from cog_trio.bridge.protocol import (
     SlotResponse,
     WorkerLog,
 )
+from tests.worker.cancel.test_gate import PROMPT, cancel_when
 from tests.worker.executors.test_sync_executor import write
 from tests.worker.rig import open_worker
 
@@ -33,7 +34,6 @@ CODE = """
         result = space["run"]()
         return await result if asyncio.iscoroutine(result) else result
 """
-PROMPT = 5.0  # seconds; what is cancelled would take 30, and the machine may be busy
 WAIT = "import asyncio\nasync def run():\n    print('go')\n    await asyncio.sleep(30)"
 
 
@@ -44,6 +44,30 @@ async def test_result_log_and_idle(tmp_path: Path) -> None:
         assert outcome.logs() == "hi\n"
         for x in range(200):
             assert (await parent.run({"code": "async def run(): return x", "x": x})).outputs == [x]
+
+
+async def test_a_run_that_waits_by_a_nested_loop_is_cancelled(tmp_path: Path) -> None:
+    """nest_asyncio: ``run_until_complete`` and ``asyncio.run`` in a coroutine run the loop from within a task."""
+    code = """
+import asyncio, nest_asyncio
+nest_asyncio.apply()
+async def inner():
+    print("go")
+    try: await asyncio.sleep(30)
+    finally: print("inner cleaned")
+async def run():
+    try: CALL
+    finally:
+        await asyncio.sleep(0.01)
+        print("cleaned")
+"""
+    async with open_worker(tmp_path, CODE) as parent:
+        for call in ("asyncio.get_running_loop().run_until_complete(inner())", "asyncio.run(inner())"):
+            outcome, seconds = await cancel_when(parent, code.replace("CALL", call))
+            assert outcome.cancelled
+            assert outcome.logs() == "go\ninner cleaned\ncleaned\n"
+            assert seconds < PROMPT
+            assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 
 async def test_more_slots_than_one_message_brings_and_all_run_at_once(tmp_path: Path) -> None:

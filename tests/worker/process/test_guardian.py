@@ -106,32 +106,70 @@ async def test_D29_parent_killed_while_a_forked_child_of_it_holds_all_its_descri
             os.killpg(parent.pid, signal.SIGKILL)
 
 
+FIRST_PROCESS = """
+import ctypes, os, signal, sys, time
+from cog_trio.orchestrator.spawn import spawn
+PR_SET_CHILD_SUBREAPER = 36  # orphans become our children, as with PID 1
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+for number in range(4):
+    with spawn(sys.argv[1]) as process:
+        children = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+        while len(open(children).read().split()) < 2:  # the worker and, once its parent has ended, its guardian
+            time.sleep(0.01)
+        other = os.fork()
+        if other == 0:
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 7  # a child that is not ours to reap is left alone
+    from cog_trio.orchestrator import spawn as module
+    while open(children).read().split():
+        time.sleep(0.01)
+        module._reap_orphans()
+    assert not module._orphaned
+"""
+
+
+async def test_a_server_without_init_keeps_no_zombie_of_a_guardian(tmp_path: Path) -> None:
+    """Given a server to which orphans come, as to PID 1, when workers end, then their guardians are reaped."""
+    command = [sys.executable, "-c", FIRST_PROCESS, str(tmp_path)]
+    with trio.fail_after(60):
+        await trio.run_process(command)
+
+
 STAND_IN = """
 import os, sys, time
 from cog_trio.worker.process import guardian
 assert guardian.open_pidfd(os.getpid()) is not None
 del os.pidfd_open
+if "unlisted" in sys.argv:
+    def refuse(path): raise FileNotFoundError(path)
+    os.listdir = refuse
 assert guardian.start(int(sys.argv[1]), os.getppid())
 print(os.getpid(), flush=True)
 time.sleep(60)
 """
 
 
-def start_stand_in(pipe: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", STAND_IN, str(pipe)]
+def start_stand_in(pipe: int, *how: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", STAND_IN, str(pipe), *how]
     return subprocess.Popen(command, pass_fds=[pipe], stdout=subprocess.PIPE, start_new_session=True)
 
 
+@pytest.mark.parametrize("how", ["listed", "unlisted"])
 @pytest.mark.parametrize("end", ["pipe", "worker"])
-async def test_without_pidfd_it_does_the_same(end: str) -> None:
-    """The way of macOS, forced here; a stand-in for the worker, whose child is killed with the group."""
+async def test_without_pidfd_it_does_the_same(end: str, how: str) -> None:
+    """The way of macOS, forced here; a stand-in for the worker, whose child is killed with the group.
+
+    ``unlisted``: nothing tells which descriptors are open, as in a container without ``/proc``.
+    """
     read, write = os.pipe()
-    process = start_stand_in(read)
+    process = start_stand_in(read, how)
+    read_end = read
     try:
         os.close(read)
         assert process.stdout is not None
         await trio.to_thread.run_sync(process.stdout.readline)
         (guardian,) = members(process.pid) - {process.pid}
+        await until(lambda: os.listdir(f"/proc/{guardian}/fd") == [str(read_end)])
         if end == "pipe":
             os.close(write)
             write = -1

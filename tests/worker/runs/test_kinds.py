@@ -72,6 +72,28 @@ async def test_W12_W45_W47_W52_the_same_values(tmp_path: Path, kind: str) -> Non
             assert outcome.logs() == "''\n"
 
 
+IN_CONTEXT: Final = """
+    import contextvars, cog
+    var = contextvars.ContextVar("var", default="unset")
+    MARK
+    class Runner(cog.BaseRunner):
+        def setup(self) -> None:
+            var.set("set up")
+        KIND run(self, x: int) -> str:
+            before = var.get()
+            var.set("of a run")
+            return before
+"""
+
+
+@pytest.mark.parametrize("kind", CODES)
+async def test_a_context_variable_that_setup_has_set_is_seen_in_each_run(tmp_path: Path, kind: str) -> None:
+    mark, word = ("@cog.trio" if kind == "trio" else ""), ("def" if kind == "sync" else "async def")
+    async with open_worker(tmp_path, IN_CONTEXT.replace("MARK", mark).replace("KIND", word)) as parent:
+        for x in range(2):
+            assert (await parent.run({"x": x})).outputs == ["set up"]
+
+
 BLOCKS: Final = """
     import asyncio, cog, time, trio
     import cog_trio.worker.model.healthcheck
