@@ -106,7 +106,6 @@ class Gate:
         "in_task",
         "inside",
         "judging",
-        "keep",
         "main",
         "owed",
         "owing",
@@ -135,7 +134,6 @@ class Gate:
         self.judging = False  # a signal handler decides what may be raised: what others raise meanwhile must wait
         self.serving = False  # the main thread is ours but for user frames of runs; before, imports and sets up
         self.in_task: Callable[[], bool] | None = None  # async: whether the running task is in user frames
-        self.keep: Callable[[BaseException, object], bool] | None = None  # async: the same for one run's next step
         self.owed: BaseException | None = None  # raised by a signal handler of the user's, due in the current run
         self.owing = False  # the current run can still get one
         self.pending = False  # a request came that may not have been delivered yet
@@ -154,13 +152,8 @@ class Gate:
                 return False
         return not self.depth and self._user_frames
 
-    def owe(self, error: BaseException, owner: object) -> bool:
-        """Raise this as soon as user code goes on that it is meant for; whether there is any. On the main thread.
-
-        ``owner`` is the record of the run that set the timer, if a run did.
-        """
-        if self.keep is not None and self.keep(error, owner):
-            return True
+    def owe(self, error: BaseException) -> bool:
+        """Raise this as soon as the interrupted user code goes on; return whether there is any. On the main thread."""
         if not self.owing and not (self.depth and self._user_frames and not self.current):
             return False
         self.owed = error

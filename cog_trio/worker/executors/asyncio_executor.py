@@ -4,7 +4,7 @@ A run is one task. A cancel is one ``task.cancel()``; the run has ended when its
 CancelledError (W29). Code that blocks the loop is interrupted by the gate's signal: when the loop has not come to
 the cancel within ``BLOCKED_AFTER`` the handler raises CancelledError, if the task that runs right then is the one
 that is meant and its user frames are on the stack, or one that its code started. What a signal handler of the model's
-raises between two steps of a run is kept for its next one; while no task runs it is nobody's (``user_signals.py``).
+raises reaches the task that is at work; between the steps of tasks it is nobody's (``user_signals.py``).
 
 ``SystemExit`` and ``KeyboardInterrupt`` of a run are its failure, caught before asyncio sees them; those of a stray
 task end ``run_forever``, which is entered again: all other tasks live on (W34).
@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import sys
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 import trio
@@ -27,7 +29,7 @@ from cog_trio.bridge.protocol import LogLevel, WorkerLog
 from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.executors.thread_call import call_in_thread
-from cog_trio.worker.executors.user_signals import end_timers
+from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
 from cog_trio.worker.model.output_values import is_file
@@ -50,8 +52,6 @@ class _Task:
         self.task: asyncio.Task[None] | None = None
         self.inside = False  # user frames of it may be on the stack
         self.delivered = False  # it has got its one CancelledError
-        self.owing = True  # steps of its user code may follow
-        self.owed: BaseException | None = None  # raised by a signal handler of the user's, due in the next step
         self.struck: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # tasks of its own that blocked the loop
 
 
@@ -152,7 +152,7 @@ class AsyncExecutor:
 
     def _serve(self) -> None:
         self._context = contextvars.copy_context()  # of the main thread: what a plain ``setup`` has set is seen in runs
-        self._gate.aim, self._gate.in_task, self._gate.keep = self._aim, self._in_user_frames, self._keep
+        self._gate.aim, self._gate.in_task = self._aim, self._in_user_frames
         while not (self._stopping and not self._tasks):
             try:
                 self.loop.run_forever()
@@ -161,7 +161,7 @@ class AsyncExecutor:
                     raise
                 text = f"a task that belongs to no prediction raised {one_line(stray)}; the worker goes on"
                 self._io_thread.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
-        self._gate.aim = self._gate.in_task = self._gate.keep = None
+        self._gate.aim = self._gate.in_task = None
 
     def close(self) -> None:
         """What ``asyncio.run`` does at its end, bounded."""
@@ -221,6 +221,8 @@ class AsyncExecutor:
         if running is not None and running is self._late:
             self._late = None
             return asyncio.CancelledError()
+        if not _is_in_step():
+            return None
         for task in list(self._aims):  # in one call: the I/O thread adds to them
             if task.task is running:
                 if task.inside and not task.delivered:
@@ -234,17 +236,9 @@ class AsyncExecutor:
 
     def _in_user_frames(self) -> bool:
         running = asyncio.current_task(self.loop)
-        return running is not None and all(task.inside for task in self._tasks.values() if task.task is running)
-
-    def _keep(self, error: BaseException, owner: object) -> bool:
-        """For the next step of the run that set the timer, or else of the one at work; whether there may be one."""
-        running = asyncio.current_task(self.loop)
-        for task in self._tasks.values():
-            meant = task.task is running if owner is None else task.job.run_log is owner
-            if meant and not (task.task is running and task.inside and self._gate.depth):
-                task.owed = error if task.owing else None
-                return task.owing
-        return False
+        if running is None or not _is_in_step():
+            return False
+        return all(task.inside for task in self._tasks.values() if task.task is running)
 
     def _drop(self, task: _Task) -> None:
         """The task is over: if user code cancelled it before its first step, its run has not ended yet."""
@@ -260,6 +254,7 @@ class AsyncExecutor:
             self._tasks.pop(job.run)
             job.end()
             return
+        timers.begin_run()
         job.open()
         fault: BaseException | None = None
         outputs = OutputSender(job)
@@ -268,14 +263,13 @@ class AsyncExecutor:
             await self._run_model(task, outputs)
         except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
             fault = error
-        task.owing, task.owed = False, None
         if self._gate.forked:
             end_forked_child(fault)
         text = self._explain(task, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._tasks.pop(job.run)
         self._aims.discard(task)
-        end_timers(job.run_log)
+        timers.end_run()
         job.end(text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
 
     def _explain(self, task: _Task, outputs: OutputSender, fault: BaseException | None) -> str | None:
@@ -287,7 +281,6 @@ class AsyncExecutor:
     async def _await(self, task: _Task, step: Callable[[], Awaitable[Any]]) -> Any:
         """Make one awaitable of user code and await it, open to the gate."""
         awaitable = None
-        self._pay(task)
         try:
             task.inside = True
             awaitable = step()
@@ -299,18 +292,11 @@ class AsyncExecutor:
 
     def _call(self, task: _Task, step: Callable[[], T]) -> T:
         """Call user code that is not awaited, open to the gate."""
-        self._pay(task)
         try:
             task.inside = True
             return step()
         finally:
             task.inside = False
-
-    def _pay(self, task: _Task) -> None:
-        """Raise what is owed."""
-        if task.owed is not None:
-            owed, task.owed = task.owed, None
-            raise owed
 
     async def _run_model(self, task: _Task, outputs: OutputSender) -> None:
         job = task.job
@@ -319,11 +305,7 @@ class AsyncExecutor:
         result = self._call(task, lambda: model.call(*args, **kwargs))
         if inspect.isawaitable(result):
             awaitable = result
-            try:
-                result = await self._await(task, lambda: awaitable)
-            finally:
-                if inspect.iscoroutine(awaitable):
-                    awaitable.close()  # what was owed came before its first step
+            result = await self._await(task, lambda: awaitable)
         if is_async_stream(result):
             outputs.is_stream = True
             await self._stream(task, result, outputs)
@@ -412,6 +394,24 @@ def _belongs_to(task: asyncio.Task[Any], job: Job) -> bool:
     find = getattr(task, "get_context", None)
     context: contextvars.Context | None = getattr(task, "_context", None) if find is None else find()
     return context is not None and context.get(current) is job.run_log
+
+
+def _is_in_step() -> bool:
+    """Whether the running task's code is on the stack.
+
+    It is not while asyncio hands the task back: the task is the current one still, but an exception there would lose
+    its next step, and it would never end.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not _HANDLE:
+        if frame.f_code.co_flags & _RESUMABLE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_HANDLE: Final = asyncio.Handle._run.__code__  # calls each step of a task
+_RESUMABLE: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 def _set(room: asyncio.Future[None]) -> None:

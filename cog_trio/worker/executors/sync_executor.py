@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextvars
 import inspect
 import queue
-import signal
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any, Final
@@ -20,7 +19,7 @@ import trio
 
 from cog_trio.worker.cancel.gate import FALLBACK_AFTER, Gate
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
-from cog_trio.worker.executors.user_signals import end_timers
+from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.runs.output_sender import OutputSender, is_stream
 from cog_trio.worker.runs.slots import Job, Stage, end_forked_child
 
@@ -63,15 +62,13 @@ class SyncExecutor:
         if job.cancelled:
             job.end()
             return
-        alarm, _ = signal.getitimer(signal.ITIMER_REAL)
+        timers.begin_run()
         self._gate.begin_run(job.run)
         try:
             contextvars.copy_context().run(self._run, job)
         finally:
             self._gate.end_run()
-        end_timers(job.run_log)
-        if not alarm and signal.getitimer(signal.ITIMER_REAL)[0]:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # a time-out of this run: it must not hit the next one
+        timers.end_run()
 
     def _run(self, job: Job) -> None:
         job.open()

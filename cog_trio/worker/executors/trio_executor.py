@@ -32,7 +32,7 @@ from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.nested_loop import TRIO
 from cog_trio.worker.cancel.stack import STATEFUL_FILES, top_is_of
 from cog_trio.worker.executors.trio_steps import explain, is_cancelled, open_to_gate, run_model, same
-from cog_trio.worker.executors.user_signals import end_timers
+from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
 from cog_trio.worker.model.tracebacks import cut, one_line, trace
@@ -330,6 +330,7 @@ class TrioExecutor:
             job.end()
             return
         run.task = trio.lowlevel.current_task()
+        timers.begin_run()
         job.open()
         fault: BaseException | None = None
         lost: str | None = None
@@ -347,7 +348,7 @@ class TrioExecutor:
             text = explain(outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._drop(run)
-        end_timers(job.run_log)
+        timers.end_run()
         job.end(lost or text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
 
     def _drop(self, run: _TrioRun) -> None:

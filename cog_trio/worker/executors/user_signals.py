@@ -11,8 +11,9 @@ lie below a handler that is just finding that out (``gate.judging``).
 
 ``signal.getsignal`` and the results of ``signal.signal`` name the user's handlers, never ours.
 
-Timers are wrapped as well, to know which run set them: of several async runs it is that one which is meant, whichever
-is at work when the timer rings, and a timer that a run leaves behind ends with it.
+Timers are wrapped as well: one that runs have set and left behind ends when no run is left, since nobody is there who
+expects it. Which of several async runs a timer belongs to is not known: whatever task is at work when it rings gets it,
+as in any asyncio program.
 """
 
 from __future__ import annotations
@@ -25,15 +26,8 @@ from typing import Any, Final
 
 from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES
-from cog_trio.worker.logs.run_log import TextLog, current
 
 _MARK: Final = "__cog_trio_guards_handlers__"
-_timers: Final[dict[int, TextLog | None]] = {}  # by kind: the run that set it last
-_KINDS: Final[dict[int, int]] = {  # of the timer that sends this signal
-    signal.SIGALRM: signal.ITIMER_REAL,
-    signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
-    signal.SIGPROF: signal.ITIMER_PROF,
-}
 
 
 class _Guarded:
@@ -50,8 +44,7 @@ class _Guarded:
         gate = self.gate
         nested, gate.judging = gate.judging, True
         try:
-            owner = _timers.get(_KINDS.get(signum, -1))
-            theirs = not nested and gate.exposed(frame) and (owner is None or owner is current.get())
+            theirs = not nested and gate.exposed(frame)
         finally:
             gate.judging = nested
         if theirs:
@@ -62,7 +55,7 @@ class _Guarded:
         except BaseException as error:  # noqa: BLE001  it is the user's, and we are not to get it
             gate.judging = True
             try:
-                if not gate.owe(error, owner):
+                if not gate.owe(error):
                     self.report(error)
             finally:
                 gate.judging = nested
@@ -90,29 +83,49 @@ def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
     _watch_timers()
 
 
+class RunTimers:
+    """The timers that runs have set. All methods are for the main thread."""
+
+    def __init__(self) -> None:
+        self._runs = 0  # that are running
+        self._set: set[int] = set()  # kinds of timers that were set last while one was
+
+    def begin_run(self) -> None:
+        self._runs += 1
+
+    def end_run(self) -> None:
+        """Stop the timers that runs have left behind, if this was the last one."""
+        self._runs -= 1
+        if not self._runs and self._set:
+            for which in list(self._set):
+                signal.setitimer(which, 0)  # which is noted as ours
+
+    def note(self, which: int) -> None:
+        """A timer is set; one that is set outside of runs is the model's, to go on for the worker's life."""
+        if self._runs:
+            self._set.add(which)
+        else:
+            self._set.discard(which)
+
+
+timers: Final = RunTimers()
+
+
 def _watch_timers() -> None:
     set_timer, set_alarm = signal.setitimer, signal.alarm
 
     @functools.wraps(set_timer)
     def watched_setitimer(which: Any, *times: Any) -> Any:
-        _timers[which] = current.get()
+        timers.note(which)
         return set_timer(which, *times)
 
     @functools.wraps(set_alarm)
     def watched_alarm(seconds: Any) -> Any:
-        _timers[signal.ITIMER_REAL] = current.get()
+        timers.note(signal.ITIMER_REAL)
         return set_alarm(seconds)
 
     signal.setitimer = watched_setitimer
     signal.alarm = watched_alarm
-
-
-def end_timers(run: TextLog) -> None:
-    """Stop the timers that this run set and left behind: nobody is there who expects them."""
-    for which, owner in list(_timers.items()):
-        if owner is run:
-            signal.setitimer(which, 0)
-            del _timers[which]
 
 
 def _bare(handler: Any) -> Any:
