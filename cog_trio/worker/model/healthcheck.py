@@ -83,7 +83,11 @@ class HealthCheck:
         if self._run is not None and not self._run.done.is_set():
             return TIMED_OUT
         run = self._run = HealthcheckCall()
-        task = self._start(run)
+        try:
+            task = self._start(run)
+        except RuntimeError as error:  # no thread can be started: at the interpreter's end, or beyond a limit
+            self._run = None
+            return PREFIX + one_line(error)
         with trio.move_on_after(LIMIT) as limit:
             await run.done.wait()
         if not limit.cancelled_caught:
@@ -96,8 +100,9 @@ class HealthCheck:
         """Begin a check; gives what cancels it, where that can be done."""
         if self._loop is None:
             if self._jobs is None:
-                self._jobs = queue.SimpleQueue()
-                threading.Thread(target=self._work, args=(self._jobs,), name="cog-trio health", daemon=True).start()
+                jobs: queue.SimpleQueue[HealthcheckCall] = queue.SimpleQueue()
+                threading.Thread(target=self._work, args=(jobs,), name="cog-trio health", daemon=True).start()
+                self._jobs = jobs
             self._jobs.put(run)
             return None
         return self._loop.check(self._context.copy(), self._on_loop, run.finish)

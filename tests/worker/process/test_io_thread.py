@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from cog_trio.bridge.protocol import (
     ShuttingDown,
     SlotId,
 )
-from tests.worker.executors.test_sync_executor import CODE
+from tests.worker.executors.test_sync_executor import CODE, write
 from tests.worker.rig import alive, open_worker, until
 
 
@@ -304,6 +305,31 @@ async def test_D30_shutdown_runs_atexit_and_is_heard_to_the_last(tmp_path: Path)
         log = parent.service_log()
         for text in ("bye from python", "bye from a child", "bye from a descriptor", "no end", "bye from a thread"):
             assert log.count(text) == 1, log
+
+
+async def test_the_first_health_check_during_the_farewell_cuts_nothing_off(tmp_path: Path) -> None:
+    """Python 3.12 starts no thread any more at the interpreter's end, where the model's atexit handlers run."""
+    source = """
+        import atexit, os
+        def bye():
+            print("in atexit")
+            with open("fifo") as fifo: fifo.read()
+            print("last words")
+        atexit.register(bye)
+        class Runner:
+            def healthcheck(self) -> bool: return True
+            def run(self) -> int: return 1
+    """
+    os.mkfifo(tmp_path / "fifo")
+    async with open_worker(tmp_path, source) as parent:
+        await parent.tell(Shutdown())
+        await parent.hear(Log, lambda log: "in atexit" in log.data)
+        await parent.tell(Healthcheck("late"))
+        result = await parent.hear(HealthcheckResult)
+        assert result.error is None or "thread" in result.error
+        await write(tmp_path / "fifo")
+        await parent.hear(Log, lambda log: "last words" in log.data)
+        assert await parent.wait_exit() == 0
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
