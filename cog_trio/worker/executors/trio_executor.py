@@ -282,17 +282,16 @@ class TrioExecutor:
         self._nursery.start_soon(self._run, run)
 
     def _cancel(self, job: Job, token: trio.lowlevel.TrioToken, came: trio.Event) -> None:
-        token.run_sync_soon(came.set)
         run = self._runs.get(job.run)
-        if run is None:
-            return  # not begun (it will be cut) or ended
-        self._aims.discard(run)
-        if not self._aims:
-            self._gate.settle()
-        run.scope.cancel()
-        if not run.came:
-            run.came = True
-            run.unborn.update(task for task in run.tasks if _is_unborn(task))
+        if run is not None:  # else it has not begun (it will be cut) or has ended
+            self._aims.discard(run)
+            if not self._aims:
+                self._gate.settle()
+            run.scope.cancel()
+            if not run.came:
+                run.unborn.update(task for task in run.tasks if _is_unborn(task))
+                run.came = True
+        token.run_sync_soon(came.set)  # last: who hears of it looks at what is unborn
 
     def _in_user_frames(self) -> bool:
         return not currently_ki_protected() and not top_is_of(TRIO)

@@ -297,6 +297,33 @@ async def test_W29_W30_cancel_waits_for_the_cleanup(tmp_path: Path) -> None:
         assert (await parent.run({"code": "async def run(): return 1"})).outputs == [1]
 
 
+async def test_a_child_that_has_not_begun_when_the_cancel_comes_is_interrupted(tmp_path: Path) -> None:
+    """It makes its first step all the same, and blocks the loop; also where the loop is slow to look for such ones."""
+    code = """
+import time, trio
+from cog_trio.worker.executors.trio_executor import _TrioRun
+tasks = vars(_TrioRun)["tasks"].fget
+def slowly(run):
+    time.sleep(0.05)
+    return tasks(run)
+_TrioRun.tasks = property(slowly)
+async def block(): time.sleep(30)
+async def run():
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(block)
+            print("go")
+            time.sleep(0.05)  # the cancel comes meanwhile
+    finally:
+        _TrioRun.tasks = property(tasks)
+"""
+    async with open_worker(tmp_path, CODE) as parent:
+        for _ in range(12):  # which is first, the cancel or the child, is a matter of luck
+            outcome, seconds = await cancel_when(parent, code)
+            assert outcome.cancelled
+            assert seconds < PROMPT
+
+
 @pytest.mark.covers("worker:W28")
 async def test_W28_a_blocking_call_that_is_shielded_is_left_alone(tmp_path: Path) -> None:
     code = """
