@@ -19,6 +19,7 @@ import sys
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -28,14 +29,13 @@ import trio
 from cog_trio.bridge.protocol import LogLevel, WorkerLog
 from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
-from cog_trio.worker.executors.thread_call import call_in_thread
 from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
-from cog_trio.worker.model.output_values import is_file
 from cog_trio.worker.model.tracebacks import one_line
-from cog_trio.worker.runs.output_sender import Encoded, OutputSender, is_async_stream, is_stream
+from cog_trio.worker.runs.output_sender import OutputSender
 from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
+from cog_trio.worker.runs.walk import RunTask, explain, walk
 
 BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
 SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
@@ -44,15 +44,62 @@ T = TypeVar("T")
 STATEFUL_FILES.add(__file__)
 
 
-class _Task:
+class _Task(RunTask):
     """One run as a task."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         self.job: Final = job
+        self._loop: Final = loop
+        self._turn_at = time.monotonic()
         self.task: asyncio.Task[None] | None = None
         self.inside = False  # user frames of it may be on the stack
         self.delivered = False  # it has got its one CancelledError
         self.struck: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # tasks of its own that blocked the loop
+
+    def call(self, function: Callable[[], T]) -> T:
+        try:
+            self.inside = True
+            return function()
+        finally:
+            self.inside = False
+
+    async def wait_for(self, function: Callable[[], Awaitable[Any]]) -> Any:
+        awaitable = None
+        try:
+            self.inside = True
+            awaitable = function()
+            return await awaitable
+        finally:
+            self.inside = False
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()  # a cancel came before its first step
+
+    async def call_in_thread(self, function: Callable[[], Any]) -> Any:
+        """In the context of the task.
+
+        Left alone, the thread would go on to write into the folder of a run that has ended.
+        """
+        done = self._loop.run_in_executor(None, contextvars.copy_context().run, function)
+        try:
+            return await asyncio.shield(done)
+        finally:
+            while not done.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([done])
+
+    async def send(self, frame: bytearray) -> None:
+        writer = self.job.slot.writer
+        try:
+            if writer.full:
+                room = self._loop.create_future()
+                if writer.when_room(partial(_tell, self._loop, room)):
+                    await room
+        finally:
+            self.job.run_log.send()  # what was printed before it
+            writer.write(frame)
+        if time.monotonic() - self._turn_at > SLICE:
+            await asyncio.sleep(0)
+            self._turn_at = time.monotonic()
 
 
 class AsyncExecutor:
@@ -185,7 +232,7 @@ class AsyncExecutor:
         if job.cancelled:
             job.end()
             return
-        task = self._tasks[job.run] = _Task(job)
+        task = self._tasks[job.run] = _Task(job, self.loop)
         task.task = self._context.copy().run(self.loop.create_task, self._run(task))
         task.task.add_done_callback(lambda _: self._drop(task))
 
@@ -256,136 +303,17 @@ class AsyncExecutor:
             return
         timers.begin_run()
         job.open()
-        fault: BaseException | None = None
         outputs = OutputSender(job)
         begin = time.perf_counter()
-        try:
-            await self._run_model(task, outputs)
-        except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
-            fault = error
+        fault = await task.drive(walk(job, outputs, cancel=asyncio.CancelledError, is_cut=lambda: job.cancelled))
         if self._gate.forked:
             end_forked_child(fault)
-        text = self._explain(task, outputs, fault)
+        text = explain(task.call, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._tasks.pop(job.run)
         self._aims.discard(task)
         timers.end_run()
         job.end(text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
-
-    def _explain(self, task: _Task, outputs: OutputSender, fault: BaseException | None) -> str | None:
-        try:
-            return self._call(task, lambda: outputs.explain(fault))
-        except BaseException:  # noqa: BLE001  a cancel, or what a signal handler of the user's raised
-            return None if fault is None else type(fault).__name__
-
-    async def _await(self, task: _Task, step: Callable[[], Awaitable[Any]]) -> Any:
-        """Make one awaitable of user code and await it, open to the gate."""
-        awaitable = None
-        try:
-            task.inside = True
-            awaitable = step()
-            return await awaitable
-        finally:
-            task.inside = False
-            if inspect.iscoroutine(awaitable):
-                awaitable.close()  # a cancel came before its first step
-
-    def _call(self, task: _Task, step: Callable[[], T]) -> T:
-        """Call user code that is not awaited, open to the gate."""
-        try:
-            task.inside = True
-            return step()
-        finally:
-            task.inside = False
-
-    async def _run_model(self, task: _Task, outputs: OutputSender) -> None:
-        job = task.job
-        model = job.model
-        args, kwargs = self._call(task, lambda: model.bind(job.values()))
-        result = self._call(task, lambda: model.call(*args, **kwargs))
-        if inspect.isawaitable(result):
-            awaitable = result
-            result = await self._await(task, lambda: awaitable)
-        if is_async_stream(result):
-            outputs.is_stream = True
-            await self._stream(task, result, outputs)
-        elif is_stream(result) or isinstance(result, (list, tuple)):
-            outputs.is_stream = True
-            await self._each(task, result, outputs)
-        elif result is not None:
-            outputs.keep(await self._encode(task, result, outputs, yielded=False))
-
-    async def _stream(self, task: _Task, items: Any, outputs: OutputSender) -> None:
-        """Send what an async iterator yields, then close it, whatever happens."""
-        last = time.monotonic()
-        try:
-            while True:
-                try:
-                    item = await self._await(task, items.__anext__)
-                except StopAsyncIteration:
-                    break
-                await self._send(task, item, outputs, yielded=True)
-                item = None
-                now = time.monotonic()
-                if now - last > SLICE:
-                    await asyncio.sleep(0)
-                    last = time.monotonic()
-        except BaseException as error:
-            try:
-                await self._unwind(task, items, error)
-            except BaseException as second:  # noqa: BLE001  its clean-up failed too: the first fault is the run's
-                outputs.note(second)
-            raise
-        if (close := getattr(items, "aclose", None)) is not None:
-            await self._await(task, close)
-
-    async def _unwind(self, task: _Task, items: Any, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError) and inspect.isasyncgen(items) and items.ag_frame is not None:
-            try:  # it came between two items
-                await self._await(task, lambda: items.athrow(asyncio.CancelledError()))
-            except (StopAsyncIteration, asyncio.CancelledError):
-                return
-        if (close := getattr(items, "aclose", None)) is not None:
-            await self._await(task, close)
-
-    async def _each(self, task: _Task, result: Any, outputs: OutputSender) -> None:
-        """A list, or a sync iterator that a coroutine returned: item by item, other tasks in between."""
-        yielded = not isinstance(result, (list, tuple))
-        items, end = iter(result), object()
-        try:
-            while (item := self._call(task, lambda: next(items, end))) is not end:
-                await self._send(task, item, outputs, yielded=yielded)
-                await asyncio.sleep(0)
-        finally:
-            if yielded and (close := getattr(items, "close", None)) is not None:
-                self._call(task, close)
-
-    async def _encode(self, task: _Task, item: Any, outputs: OutputSender, *, yielded: bool) -> Encoded:
-        """One item as it travels; what touches the disk does so in a thread."""
-        if is_file(item):
-            step = partial(call_in_thread, self.loop, outputs.try_encode, item, yielded=yielded)
-            wire: Encoded | BaseException = await self._await(task, step)
-            if isinstance(wire, BaseException):
-                raise wire
-            return wire
-        return self._call(task, lambda: outputs.encode(item, yielded=yielded))
-
-    async def _send(self, task: _Task, item: Any, outputs: OutputSender, *, yielded: bool) -> None:
-        """Send one item, once there is room; a cancel ends the wait, and the item is sent all the same."""
-        frame = outputs.frame(await self._encode(task, item, outputs, yielded=yielded))
-        writer = task.job.slot.writer
-        try:
-            if writer.full:
-                room = self.loop.create_future()
-
-                def tell() -> None:
-                    self.loop.call_soon_threadsafe(_set, room)
-
-                if writer.when_room(tell):
-                    await room
-        finally:
-            task.job.run_log.send()  # what was printed before it
-            writer.write(frame)
 
 
 def _belongs_to(task: asyncio.Task[Any], job: Job) -> bool:
@@ -412,6 +340,10 @@ def _is_in_step() -> bool:
 
 _HANDLE: Final = asyncio.Handle._run.__code__  # calls each step of a task
 _RESUMABLE: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+def _tell(loop: asyncio.AbstractEventLoop, room: asyncio.Future[None]) -> None:
+    loop.call_soon_threadsafe(_set, room)
 
 
 def _set(room: asyncio.Future[None]) -> None:

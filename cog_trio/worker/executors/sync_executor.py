@@ -1,29 +1,29 @@
 """Runs of sync code: one after the other, in the main thread, so that a signal can interrupt them.
 
-The I/O thread hands over jobs through a queue. Here user code is called, its result iterated and encoded inside
-``gate.user_code``, and each frame written by this very thread. Between two items a cancel that waits is thrown
-into the generator, like one that comes inside it; a generator is closed on every way out. Nothing that user code
-raises, ``SystemExit`` and ``KeyboardInterrupt`` included, gets past ``_run``.
+The I/O thread hands over jobs through a queue. The steps of ``walk`` that are user code are done inside
+``gate.user_code``, and each frame is written by this very thread. Nothing that user code raises, ``SystemExit`` and
+``KeyboardInterrupt`` included, gets past ``_run``.
 """
 
 from __future__ import annotations
 
 import contextvars
-import inspect
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, TypeVar, cast
 
 import trio
 
 from cog_trio.worker.cancel.gate import FALLBACK_AFTER, Gate
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.executors.user_signals import timers
-from cog_trio.worker.runs.output_sender import OutputSender, is_stream
+from cog_trio.worker.runs.output_sender import OutputSender
 from cog_trio.worker.runs.slots import Job, Stage, end_forked_child
+from cog_trio.worker.runs.walk import Send, Walk, explain, walk
 
-_END: Final = object()
+T = TypeVar("T")
 STATEFUL_FILES.add(__file__)
 
 
@@ -72,85 +72,45 @@ class SyncExecutor:
 
     def _run(self, job: Job) -> None:
         job.open()
-        fault: BaseException | None = None
-        outputs = OutputSender(job)
+        gate, outputs = self._gate, OutputSender(job)
         begin = perf_counter()
-        try:
-            self._call(job, outputs)
-        except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
-            self._gate.close()
-            fault = error
-        self._gate.close()
-        if self._gate.forked:
+        fault = self._drive(job, walk(job, outputs, cancel=gate.exception, is_cut=_yes, awaits=False))
+        gate.close()
+        if gate.forked:
             end_forked_child(fault)
-        text = self._explain(job, outputs, fault)
+        text = explain(partial(self._call, job), outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
+        gate.close()
         job.end(text, seconds=perf_counter() - begin, is_stream=outputs.is_stream)
 
-    def _explain(self, job: Job, outputs: OutputSender, fault: BaseException | None) -> str | None:
-        try:
-            with self._gate.user_code(job.run):
-                return outputs.explain(fault)
-        except BaseException:  # noqa: BLE001  a cancel, or what a signal handler of the user's raised
-            self._gate.close()
-            return None if fault is None else type(fault).__name__
-        finally:
-            self._gate.close()
-
-    def _call(self, job: Job, outputs: OutputSender) -> None:
-        model = job.model
-        with self._gate.user_code(job.run):
-            args, kwargs = model.bind(job.values())
-            result = model.call(*args, **kwargs)
-            if not (streams := is_stream(result)) and not isinstance(result, (list, tuple)):
-                whole = None if result is None else outputs.encode(result)
-        if streams:
-            outputs.is_stream = True
-            self._stream(job, result, outputs)
-        elif isinstance(result, (list, tuple)):
-            outputs.is_stream = True
-            self._items(job, iter(result), outputs, yielded=False)
-        elif whole is not None:
-            outputs.keep(whole)
-
-    def _stream(self, job: Job, items: Iterator[Any], outputs: OutputSender) -> None:
-        """Send what an iterator yields, then close it, whatever happens."""
-        try:
-            self._items(job, items, outputs, yielded=True)
-        except BaseException as error:
-            try:
-                self._unwind(job, items, error)
-            except BaseException as second:  # noqa: BLE001  its clean-up failed too: the first fault is the run's
-                outputs.note(second)
-            raise
-        if (close := getattr(items, "close", None)) is not None:
-            with self._gate.user_code(job.run):
-                close()
-
-    def _items(self, job: Job, items: Iterator[Any], outputs: OutputSender, *, yielded: bool) -> None:
-        gate, run, write = self._gate, job.run, job.write
-        encode, frame = outputs.encode, outputs.frame
+    def _drive(self, job: Job, steps: Walk) -> BaseException | None:
+        """Do all steps; gives the run's fault, if it has failed."""
+        gate, run = self._gate, job.run
+        faults: list[BaseException] = []
+        value: Any = None
         while True:
-            if gate.pending and gate.claim(run):
-                raise gate.exception
-            with gate.user_code(run):
-                item = next(items, _END)
-                if item is _END:
-                    return
-                wire = encode(item, yielded=yielded)
-            item = None  # not kept alive while we wait for room
-            write(frame(wire))
+            try:
+                step = steps.throw(faults.pop()) if faults else steps.send(value)
+            except StopIteration as end:
+                return cast("BaseException | None", end.value)  # in a variable it would keep itself alive
+            value = None
+            try:
+                if isinstance(step, Send):
+                    job.write(step.frame)
+                    if gate.pending and gate.claim(run):
+                        raise gate.exception
+                else:
+                    with gate.user_code(run):
+                        value = step.function()
+            except BaseException as error:  # noqa: BLE001  it is thrown into the walk
+                gate.inside = False  # the cancel came right at the end
+                faults.append(error)
 
-    def _unwind(self, job: Job, items: Iterator[Any], error: BaseException) -> None:
+    def _call(self, job: Job, function: Callable[[], T]) -> T:
         with self._gate.user_code(job.run):
-            if (
-                isinstance(error, self._gate.exception)
-                and inspect.isgenerator(items)
-                and inspect.getgeneratorstate(items) == inspect.GEN_SUSPENDED
-            ):  # it came between two items
-                try:
-                    items.throw(self._gate.exception())
-                except (StopIteration, self._gate.exception):
-                    return
-            if (close := getattr(items, "close", None)) is not None:
-                close()
+            return function()
+
+
+def _yes() -> bool:
+    """A cancel that comes between two items is the run's."""
+    return True

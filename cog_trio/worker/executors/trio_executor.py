@@ -19,36 +19,38 @@ import inspect
 import math
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
-from trio.lowlevel import currently_ki_protected, enable_ki_protection
+from trio.lowlevel import currently_ki_protected, disable_ki_protection, enable_ki_protection
 
 from cog_trio.bridge.protocol import MAX_ERROR, Fatal, LogLevel, WorkerLog
 from cog_trio.sdk._loader import NURSERY
 from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.nested_loop import TRIO
 from cog_trio.worker.cancel.stack import STATEFUL_FILES, top_is_of
-from cog_trio.worker.executors.trio_steps import explain, is_cancelled, open_to_gate, run_model, same
 from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
-from cog_trio.worker.model.tracebacks import cut, one_line, trace
+from cog_trio.worker.model.tracebacks import cut, leaves, one_line, trace
 from cog_trio.worker.runs.output_sender import OutputSender
 from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
+from cog_trio.worker.runs.walk import RunTask, explain, walk
 
 BLOCKED_AFTER: Final = 0.1  # seconds until a loop that does not come to a cancel is taken for blocked
+SLICE: Final = 0.005  # seconds that a generator which never waits may keep the loop
 TURNS: Final = 3  # of the loop, after which every task that it knew of at the first has made a step
 LOST: Final = "the trio loop of the worker was ended by a task of the model"
+T = TypeVar("T")
 STATEFUL_FILES.add(__file__)
 
 
 Tasks: TypeAlias = "weakref.WeakSet[trio.lowlevel.Task]"
 
 
-class _TrioRun:
+class _TrioRun(RunTask):
     """One run as a task."""
 
     def __init__(self, job: Job) -> None:
@@ -58,6 +60,7 @@ class _TrioRun:
         self.came = False  # the loop has come to its cancel
         self.struck: Final[Tasks] = weakref.WeakSet()  # those that have blocked the loop
         self.unborn: Final[Tasks] = weakref.WeakSet()  # those that were still to make their first step when it came
+        self._turn_at = time.monotonic()
 
     @property
     def tasks(self) -> Iterator[trio.lowlevel.Task]:
@@ -71,6 +74,27 @@ class _TrioRun:
     def may_strike(self, task: trio.lowlevel.Task) -> bool:
         """Whether a call that blocks in this task may be interrupted: once, and never in the clean-up of others."""
         return task not in self.struck and (not self.came or task in self.unborn)
+
+    def call(self, function: Callable[[], T]) -> T:
+        return _call(function)
+
+    async def wait_for(self, function: Callable[[], Awaitable[T]]) -> T:
+        return await _open_to_gate(function)
+
+    async def call_in_thread(self, function: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(function)
+
+    async def send(self, frame: bytearray) -> None:
+        writer = self.job.slot.writer
+        try:
+            if writer.full:
+                await writer.wait_room()
+        finally:
+            self.job.run_log.send()  # what was printed before it
+            writer.write(frame)
+        if time.monotonic() - self._turn_at > SLICE:
+            await trio.lowlevel.checkpoint()
+            self._turn_at = time.monotonic()
 
 
 class TrioExecutor:
@@ -137,7 +161,7 @@ class TrioExecutor:
             tasks.append(trio.lowlevel.current_task())
             try:
                 with scope:
-                    told = await open_to_gate(check)
+                    told = await _open_to_gate(check)
             finally:
                 finish(told)
 
@@ -185,7 +209,7 @@ class TrioExecutor:
             if self._gate.forked:
                 end_forked_child(None)
             if inspect.isawaitable(result):
-                waiting.append(partial(same, result))
+                waiting.append(partial(_same, result))
 
         def now_ready() -> bool:
             nonlocal served
@@ -224,7 +248,7 @@ class TrioExecutor:
                 with self._setting_up:
                     for setup in setups:
                         takes = NURSERY in inspect.signature(setup).parameters
-                        await open_to_gate(partial(setup, nursery=background) if takes else setup)
+                        await _open_to_gate(partial(setup, nursery=background) if takes else setup)
                         if self._gate.forked:
                             end_forked_child(None)
                 if self._fault is None and ready():
@@ -250,7 +274,7 @@ class TrioExecutor:
         except BaseException as error:
             if self._gate.forked:
                 end_forked_child(error)
-            if is_cancelled(error):
+            if _is_cancelled(error):
                 raise
             if self._closing:
                 self._report(LogLevel.WARNING, f"a background task of the model ended with {one_line(error)}")
@@ -336,15 +360,12 @@ class TrioExecutor:
         outputs = OutputSender(job)
         begin = time.perf_counter()
         with run.scope:  # what is said about a fault is asked of code of the model's, too
-            try:
-                await run_model(job, run.scope, outputs)
-            except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
-                fault = error
+            fault = await run.drive(walk(job, outputs, cancel=trio.Cancelled, is_cut=lambda: run.scope.cancel_called))
             if self._gate.forked:
                 end_forked_child(fault)
-            if not job.cancelled and is_cancelled(fault):
+            if not job.cancelled and _is_cancelled(fault):
                 fault, lost = None, self._lost
-            text = explain(outputs, fault)
+            text = explain(_call, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         self._drop(run)
         timers.end_run()
@@ -378,3 +399,24 @@ async def _a_cancelled() -> trio.Cancelled:
 def _is_unborn(task: trio.lowlevel.Task) -> bool:
     coroutine = task.coro
     return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+
+
+def _is_cancelled(fault: BaseException | None) -> bool:
+    """Whether a fault is nothing but the end of a scope."""
+    return fault is not None and all(isinstance(error, trio.Cancelled) for error in leaves(fault))
+
+
+@disable_ki_protection
+async def _open_to_gate(step: Callable[[], Awaitable[T]]) -> T:
+    """Await user code, open to the gate: its frames, and those that it calls, may be interrupted."""
+    return await step()
+
+
+@disable_ki_protection
+def _call(step: Callable[[], T]) -> T:
+    """Call user code that is not awaited, open to the gate."""
+    return step()
+
+
+def _same(awaitable: Awaitable[T]) -> Awaitable[T]:
+    return awaitable

@@ -1,13 +1,16 @@
 """What a run returned or yielded, on its way to the slot's socket; and what is said about how it failed.
 
-One value or many: lists, tuples and iterators go item by item, ``None`` alone is no item
-at all, everything else is one. ``encode`` may run code of the user's and belongs inside ``gate.user_code``; ``frame``
-does not.
+One value or many: lists, tuples and iterators go item by item, ``None`` alone is no item at all, everything else is
+one. ``look_at`` and the methods of ``Items`` run code of the user's and belong inside ``gate.user_code``; ``frame``
+and ``keep`` do not.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -15,7 +18,7 @@ from cog_trio.bridge.codec import encode_frame
 from cog_trio.bridge.protocol import MAX_INLINE, FileKind, FileOutput, FileOutputKind, LogSource, OutputChunk
 from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.model.input_values import InputError
-from cog_trio.worker.model.output_values import NOT_FINITE, Composed, FileItem, OutputEncoder
+from cog_trio.worker.model.output_values import NOT_FINITE, Composed, FileItem, OutputEncoder, is_file
 from cog_trio.worker.model.tracebacks import one_line, trace
 from cog_trio.worker.runs.slots import Job
 
@@ -25,12 +28,69 @@ _SPILL: Final = FileKind(FileOutputKind.OVERSIZED)
 _FILE: Final = FileKind(FileOutputKind.FILE)
 
 
-def is_stream(result: object) -> bool:
+END: Final = object()
+"""In place of an item: there is none left."""
+
+
+class Unencoded(NamedTuple):
+    """An item that touches the disk, to be encoded where that holds up nobody."""
+
+    encode: Callable[[], Encoded]
+
+
+class Items:
+    """A result that goes item by item; each comes encoded.
+
+    ``next`` and ``throw`` give an item or ``END``; they and ``close`` are async functions where ``is_async``.
+    """
+
+    def __init__(self, outputs: OutputSender, result: Any, *, is_async: bool, awaits: bool) -> None:
+        self.is_async: Final = is_async
+        self.can_throw: Final = inspect.isasyncgen(result) if is_async else inspect.isgenerator(result)
+        self.next: Final[Callable[[], Any]] = self._anext if is_async else self._next
+        self.throw: Final[Callable[[BaseException], Any]] = self._athrow if is_async else self._throw
+        self.close: Callable[[], Any] | None = None
+        self._yielded = not isinstance(result, (list, tuple))
+        if self._yielded:
+            self.close = getattr(result, "aclose" if is_async else "close", None)
+        self._items: Any = result if is_async else iter(result)
+        self._outputs = outputs
+        self._awaits = awaits
+
+    def _take(self, item: Any) -> Encoded | Unencoded:
+        return self._outputs.encode(item, yielded=self._yielded, in_thread=self._awaits)
+
+    def _next(self) -> object:
+        item = next(self._items, END)
+        return item if item is END else self._take(item)
+
+    def _throw(self, error: BaseException) -> object:
+        try:
+            item = self._items.throw(error)
+        except StopIteration:
+            return END
+        return self._take(item)
+
+    async def _anext(self) -> object:
+        return await self._await(self._items.__anext__())
+
+    async def _athrow(self, error: BaseException) -> object:
+        return await self._await(self._items.athrow(error))
+
+    async def _await(self, item: Awaitable[Any]) -> object:
+        try:
+            item = await item
+        except StopAsyncIteration:
+            return END
+        return self._take(item)
+
+
+def _is_stream(result: object) -> bool:
     """Whether a result is made item by item: any iterator but open files, which are one value."""
     return hasattr(type(result), "__next__") and not hasattr(result, "read")
 
 
-def is_async_stream(result: object) -> bool:
+def _is_async_stream(result: object) -> bool:
     return hasattr(type(result), "__anext__")
 
 
@@ -43,16 +103,24 @@ class OutputSender:
         self._index = 0  # of the next item
         self.is_stream = False
 
-    def encode(self, value: Any, *, yielded: bool = False) -> Encoded:
-        """One item as it travels; see ``values.Outputs.item`` for what it raises."""
-        return self._values.item(value, self._index if self.is_stream else None, yielded=yielded)
+    def look_at(self, result: Any, *, awaits: bool) -> Items | Encoded | Unencoded:
+        """What a run returned: items to be taken, or the one value.
 
-    def try_encode(self, value: Any, *, yielded: bool) -> Encoded | BaseException:
-        """The same in a thread: what it raises is given, so that no traceback shows the way through the thread."""
-        try:
-            return self.encode(value, yielded=yielded)
-        except BaseException as error:  # noqa: BLE001  the caller raises it
-            return error
+        Args:
+          awaits: async iterators are streams too, and files are left to a thread.
+        """
+        is_async = awaits and _is_async_stream(result)
+        if is_async or isinstance(result, (list, tuple)) or _is_stream(result):
+            self.is_stream = True
+            return Items(self, result, is_async=is_async, awaits=awaits)
+        return self.encode(result, in_thread=awaits)
+
+    def encode(self, value: Any, *, yielded: bool = False, in_thread: bool = False) -> Encoded | Unencoded:
+        """One item as it travels; see ``OutputEncoder.item`` for what it raises."""
+        index = self._index if self.is_stream else None
+        if in_thread and is_file(value):
+            return Unencoded(partial(self._values.item, value, index, yielded=yielded))
+        return self._values.item(value, index, yielded=yielded)
 
     def keep(self, wire: Encoded) -> None:
         """Keep a result that is one value: it leaves with the terminal message.

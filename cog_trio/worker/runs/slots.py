@@ -153,13 +153,16 @@ class Job:
     def cancelled(self) -> bool:
         return self.slot.cancelled >= self.run or self.slot.dead
 
-    def values(self) -> dict[str, Any]:
-        """The inputs as the model takes them, on the thread that calls it.
+    def call_model(self) -> Any:
+        """Call the model with the inputs as it takes them.
 
         Raises:
           InputError: if one has no form that its parameter takes.
+          BaseException: whatever user code raises.
         """
-        return coerce(self.model.parameters, self.input, self.local)
+        model = self.model
+        args, kwargs = model.bind(coerce(model.parameters, self.input, self.local))
+        return model.call(*args, **kwargs)
 
     def open(self) -> None:
         """User code begins; on the main thread, in the context that will run it."""
