@@ -122,6 +122,11 @@ class _UrlBody(io.RawIOBase):
         return count
 
 
+def brings_file(status: int) -> bool:
+    """Whether the body of a response with this status is the file that was asked for."""
+    return 200 <= status < 300 and status not in (204, 205)  # these two have none
+
+
 def _raise_status(response: httpx.Response, url: str) -> None:
     """As ``raise_for_status``, whose text has the URL with password and signature."""
     import httpx
@@ -135,7 +140,7 @@ class URLFile(io.IOBase):
 
     Raises:
       ValueError: when made from anything but an http or https URL.
-      httpx.HTTPError: from the first read, if the server can't be reached or answers 4xx or 5xx.
+      httpx.HTTPError: from the first read, if the server can't be reached or answers without the file.
     """
 
     def __init__(self, url: str, filename: str | None = None) -> None:
@@ -157,7 +162,7 @@ class URLFile(io.IOBase):
         with ExitStack() as resources:
             client = resources.enter_context(open_client(FETCH_TIMEOUT))
             response = resources.enter_context(client.stream("GET", self.url))
-            if response.status_code >= 400:
+            if not brings_file(response.status_code):
                 _raise_status(response, self.url)
             self._resources = resources.pop_all()
         return io.BufferedReader(_UrlBody(response.iter_bytes()), buffer_size=2**16)

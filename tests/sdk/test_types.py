@@ -173,8 +173,9 @@ def test_url_file_is_opened_by_the_first_read(monkeypatch: pytest.MonkeyPatch) -
         file.read()
 
 
-def test_url_file_raises_for_bad_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    Served(monkeypatch, httpx.Response(404))
+@pytest.mark.parametrize("status", [204, 205, 300, 302, 304, 404])
+def test_url_file_raises_for_answers_without_the_file(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    Served(monkeypatch, httpx.Response(status))
     with pytest.raises(httpx.HTTPStatusError):
         cog.URLFile("https://h/a").read()
 

@@ -18,7 +18,7 @@ import inspect
 import sys
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -29,11 +29,13 @@ import trio
 from cog_trio.bridge.protocol import LogLevel, WorkerLog
 from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
+from cog_trio.worker.executors.executor import Executor, set_up
 from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
 from cog_trio.worker.model.tracebacks import one_line
 from cog_trio.worker.runs.output_sender import OutputSender
+from cog_trio.worker.runs.slot_reader import SlotReader
 from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
 from cog_trio.worker.runs.walk import RunTask, explain, walk
 
@@ -102,24 +104,27 @@ class _Task(RunTask):
             self._turn_at = time.monotonic()
 
 
-class AsyncExecutor:
-    """The main thread of a worker with an async model; ``loop`` is there from the start, for ``setup``."""
+class AsyncExecutor(Executor):
+    """The main thread of a worker with an async model; ``loop`` is there from the start, for ``setup``.
+
+    It reads the slots on the loop itself, by ``add_reader``: a loop that is blocked takes no new runs.
+    """
 
     def __init__(self, gate: Gate, io_thread: IOThreadInterface) -> None:
+        super().__init__(gate)
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
-        self._gate = gate
+        self._context = contextvars.copy_context()  # of the main thread, for runs that come by ``submit``
         self._io_thread = io_thread
         self._tasks: dict[int, _Task] = {}  # by run
         self._aims: set[_Task] = set()  # whose cancel the loop does not come to
         self._late: asyncio.Task[Any] | None = None  # a health check over its time, to be interrupted if it blocks
         self._stopping = False
-        self._context = contextvars.copy_context()
 
     # I/O thread
 
     def submit(self, job: Job) -> None:
-        self.loop.call_soon_threadsafe(self._begin, job)
+        self.loop.call_soon_threadsafe(self.start, job, context=self._context)
 
     async def cancel(self, job: Job) -> None:
         """Cancel the job's task; returns when the loop has come to it, or the job has ended."""
@@ -166,40 +171,44 @@ class AsyncExecutor:
         return cut
 
     def stop(self) -> None:
-        """Have ``serve`` return once no run is left."""
         self.loop.call_soon_threadsafe(self._stop)
 
     # Main thread
 
     def complete(self, awaitable: Awaitable[T]) -> T:
         """Run one awaitable on the loop, before ``serve``."""
-        self.renew()
+        self._renew()
 
         async def whole() -> T:
             return await awaitable
 
         return self.loop.run_until_complete(whole())
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Where code that ran beside the loop has closed it: a new one."""
         if self.loop.is_closed():
             self.loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self.loop)
 
-    def serve(self) -> None:
-        self._serve()
-        self.close()
+    def live(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
+        set_up(setups, self.complete, self._gate)
+        if ready():
+            self._renew()  # a sync setup may have closed the loop that it found
+            self._serve()
+            self.close()
 
     def run(self, job: Job) -> None:
-        """Run one job to its end, in place of ``serve``: the loop stands still before and after."""
+        """Run one job to its end, in place of ``live``: the loop stands still before and after."""
         self._stopping = True
-        self.renew()
-        self._begin(job)
+        self._renew()
+        self.start(job)
         self._serve()
 
     def _serve(self) -> None:
-        self._context = contextvars.copy_context()  # of the main thread: what a plain ``setup`` has set is seen in runs
         self._gate.aim, self._gate.in_task = self._aim, self._in_user_frames
+        self._context = contextvars.copy_context()  # what a plain ``setup`` has set is seen in runs
+        for reader in self.readers:
+            self.loop.add_reader(reader.slot.fd, self._read, reader)
         while not (self._stopping and not self._tasks):
             try:
                 self.loop.run_forever()
@@ -228,13 +237,18 @@ class AsyncExecutor:
         if not self._tasks:
             self.loop.stop()
 
-    def _begin(self, job: Job) -> None:
+    def _read(self, reader: SlotReader) -> None:
+        if not reader.read():
+            self.loop.remove_reader(reader.slot.fd)
+
+    def start(self, job: Job) -> None:
+        """Begin a job as a task."""
         if job.cancelled:
             job.end()
             return
         task = self._tasks[job.run] = _Task(job, self.loop)
-        task.task = self._context.copy().run(self.loop.create_task, self._run(task))
-        task.task.add_done_callback(lambda _: self._drop(task))
+        task.task = self.loop.create_task(self._run(task))
+        task.task.add_done_callback(partial(self._drop, task))
 
     def _cancel(self, job: Job) -> None:
         task = self._tasks.get(job.run)
@@ -287,11 +301,15 @@ class AsyncExecutor:
             return False
         return all(task.inside for task in self._tasks.values() if task.task is running)
 
-    def _drop(self, task: _Task) -> None:
-        """The task is over: if user code cancelled it before its first step, its run has not ended yet."""
+    def _drop(self, task: _Task, done: asyncio.Task[None]) -> None:
+        """The task is over: if user code cancelled it before its first step, or ours failed, its run has not ended."""
         if task.job.stage is not Stage.ENDED:
-            self._tasks.pop(task.job.run)
-            task.job.end("CancelledError")
+            self._tasks.pop(task.job.run, None)
+            fault = None if done.cancelled() else done.exception()
+            if fault is None:
+                task.job.end("CancelledError")
+            else:
+                task.job.break_off(fault)
         if self._stopping and not self._tasks:
             self.loop.stop()
 

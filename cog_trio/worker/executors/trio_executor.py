@@ -31,11 +31,13 @@ from cog_trio.sdk._loader import NURSERY
 from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.nested_loop import TRIO
 from cog_trio.worker.cancel.stack import STATEFUL_FILES, top_is_of
+from cog_trio.worker.executors.executor import Executor
 from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
 from cog_trio.worker.model.tracebacks import cut, leaves, one_line, trace
 from cog_trio.worker.runs.output_sender import OutputSender
+from cog_trio.worker.runs.slot_reader import SlotReader
 from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
 from cog_trio.worker.runs.walk import RunTask, explain, walk
 
@@ -97,11 +99,12 @@ class _TrioRun(RunTask):
             self._turn_at = time.monotonic()
 
 
-class TrioExecutor:
-    """The main thread of a worker with a trio model."""
+class TrioExecutor(Executor):
+    """The main thread of a worker with a trio model. Each slot is read by a task of its loop."""
 
     def __init__(self, gate: Gate, io_thread: IOThreadInterface) -> None:
-        self._gate = gate
+        super().__init__(gate)
+        self._context = contextvars.copy_context()  # of runs that come by ``submit``: that of setup
         self._io_thread = io_thread
         self._runs: dict[int, _TrioRun] = {}
         self._aims: set[_TrioRun] = set()  # whose cancel the loop does not come to
@@ -119,7 +122,7 @@ class TrioExecutor:
     # I/O thread
 
     def submit(self, job: Job) -> None:
-        self._post(self._begin, job)
+        self._post(self._context.run, self.start, job)
 
     async def cancel(self, job: Job) -> None:
         """Cancel the job's scope; returns when the loop has come to it, or the job has ended."""
@@ -140,7 +143,6 @@ class TrioExecutor:
                 return
 
     def stop(self) -> None:
-        """Have ``live`` return once no run is left."""
         self._stopping = True  # first: a loop that begins after this looks at it
         if self._token is not None:
             self._post(self._look_for_end)
@@ -251,7 +253,10 @@ class TrioExecutor:
                         await _open_to_gate(partial(setup, nursery=background) if takes else setup)
                         if self._gate.forked:
                             end_forked_child(None)
+                self._context = contextvars.copy_context()
                 if self._fault is None and ready():
+                    for reader in self.readers:
+                        nursery.start_soon(self._read_slot, reader)
                     self._look_for_end()
                     await self._over.wait()
             except BaseException as error:  # noqa: BLE001  raised below: a nursery would put it into a group
@@ -260,7 +265,7 @@ class TrioExecutor:
                 fault = error
             self._closing = True
             background.cancel_scope.cancel()
-            nursery.cancel_scope.cancel()  # health checks; no run is left
+            nursery.cancel_scope.cancel()  # health checks and readers; no run is left
         if self._fault is not None or fault is not None:
             raise self._fault or fault  # type: ignore[misc]  # one of them is there
 
@@ -294,7 +299,15 @@ class TrioExecutor:
         if (self._stopping or self._fault is not None) and not self._runs:
             self._over.set()
 
-    def _begin(self, job: Job) -> None:
+    @enable_ki_protection
+    async def _read_slot(self, reader: SlotReader) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(reader.slot.fd)
+            if not reader.read():
+                return
+
+    def start(self, job: Job) -> None:
+        """Begin a job as a task."""
         if job.cancelled:
             job.end()
             return
@@ -347,9 +360,16 @@ class TrioExecutor:
 
     @enable_ki_protection
     async def _run(self, run: _TrioRun) -> None:
+        try:
+            await self._run_to_the_end(run)
+        except Exception as error:  # noqa: BLE001  a fault of ours costs this run alone
+            run.job.break_off(error)
+        finally:
+            self._drop(run)
+
+    async def _run_to_the_end(self, run: _TrioRun) -> None:
         job = run.job
         if job.cancelled:
-            self._drop(run)
             job.end()
             return
         run.task = trio.lowlevel.current_task()
@@ -367,7 +387,6 @@ class TrioExecutor:
                 fault, lost = None, self._lost
             text = explain(_call, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
-        self._drop(run)
         timers.end_run()
         job.end(lost or text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
 

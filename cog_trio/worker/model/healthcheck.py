@@ -82,12 +82,12 @@ class HealthCheck:
     async def _ask(self) -> str | None:
         if self._run is not None and not self._run.done.is_set():
             return TIMED_OUT
-        run = self._run = HealthcheckCall()
+        run = HealthcheckCall()
         try:
             task = self._start(run)
         except RuntimeError as error:  # no thread can be started: at the interpreter's end, or beyond a limit
-            self._run = None
             return PREFIX + one_line(error)
+        self._run = run
         with trio.move_on_after(LIMIT) as limit:
             await run.done.wait()
         if not limit.cancelled_caught:
@@ -102,7 +102,7 @@ class HealthCheck:
             if self._jobs is None:
                 jobs: queue.SimpleQueue[HealthcheckCall] = queue.SimpleQueue()
                 threading.Thread(target=self._work, args=(jobs,), name="cog-trio health", daemon=True).start()
-                self._jobs = jobs
+                self._jobs = jobs  # now that its thread is there
             self._jobs.put(run)
             return None
         return self._loop.check(self._context.copy(), self._on_loop, run.finish)

@@ -1,8 +1,11 @@
 """The I/O thread: trio, beside the main thread that runs user code.
 
-It reads the control channel, the slot sockets and the capture pipes, makes inputs ready, asks the health check, and
-sends what producers had to leave pending. It never waits for user code. Messages that start or end something are
-handed to the main thread through the executor; data never comes this way, its producers write it themselves.
+It reads the control channel and the capture pipes, fetches input files, carries cancels, asks the health check, and
+sends what producers had to leave pending. It never waits for user code. The slot sockets are read by the thread that
+runs the model (``slot_reader.py``), and what its runs send they write themselves.
+
+A task that serves one thing (a run's files, a cancel, a check, a slot) is started by ``start_task``: a fault in it
+is that thing's alone. The rest of this thread has the state of everyone, and a fault there ends the process.
 
 A parent that breaks the protocol is told so, never ignored (W15): on a slot by Failed, which makes that slot
 unusable; on the control channel by Fatal, after which the worker ends. The end of the control channel, in any
@@ -20,34 +23,34 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NoReturn, Protocol
+from functools import partial
+from typing import Any, Final, NoReturn
 
-import msgspec
 import trio
 
-from cog_trio.bridge.channel import FIRST_READ, READ_SIZE
-from cog_trio.bridge.codec import FrameBuffer, LineBuffer, ProtocolBroken, control_requests, encode_line, slot_requests
+from cog_trio.bridge.channel import READ_SIZE
+from cog_trio.bridge.codec import LineBuffer, ProtocolBroken, control_requests, encode_line
 from cog_trio.bridge.protocol import (
     PROTOCOL_VERSION,
     Cancel,
     ControlRequest,
     ControlResponse,
+    Failed,
     Fatal,
     Healthcheck,
     HealthcheckResult,
+    HealthcheckStatus,
     Init,
     LogSource,
     ProtocolVersion,
     Shutdown,
     ShuttingDown,
     SlotId,
-    SlotRequest,
 )
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
-from cog_trio.worker.model.load import LoadedModels
 from cog_trio.worker.model.tracebacks import one_line
-from cog_trio.worker.runs.prepare_inputs import Unready, decode, prepare
-from cog_trio.worker.runs.slots import Job, Slot, Stage
+from cog_trio.worker.process.model_runtime import ModelRuntime
+from cog_trio.worker.runs.slots import INTERNAL_ERROR, Job, Slot, Stage, internal_error
 
 if sys.version_info >= (3, 11):
     from typing import assert_never
@@ -59,49 +62,18 @@ LAST_WORDS: Final = 1.0  # seconds for Fatal to reach the parent, and for this t
 BROKEN: Final = 70  # exit status after Fatal, or after a fault of our own
 
 
-class Executor(Protocol):
-    """The main thread, as this one sees it."""
-
-    def submit(self, job: Job) -> None:
-        """Run the job: it is ready."""
-
-    async def cancel(self, job: Job) -> None:
-        """Interrupt the job; returns when there is nothing left to do about it."""
-
-    def stop(self) -> None:
-        """Have the main thread leave when no job is left."""
-
-
-class RuntimeInterface(Protocol):
-    """What the main thread has made for this one when the model is there."""
-
-    @property
-    def models(self) -> LoadedModels: ...
-
-    @property
-    def executor(self) -> Executor: ...
-
-    def opened(self, job: Job) -> None: ...
-
-    def leaving(self, job: Job) -> None: ...
-
-    def closing(self, job: Job) -> None: ...
-
-    async def check_health(self, id: str) -> HealthcheckResult: ...
-
-
 class IOThread:
     """The I/O thread. Its methods are for any thread, but where they say otherwise."""
 
     def __init__(self, control_in: int, control_out: int, slot0: int) -> None:
         self.inbox: Final[queue.SimpleQueue[Init | None]] = queue.SimpleQueue()  # None: leave
-        self.control: Final = MessageWriter(control_out, lambda: self._flush_soon(self.control))
+        self.control: Final = MessageWriter(control_out, lambda: self.post(self._start_soon, self.control.flush))
         self.slots: Final[list[Slot]] = []
         self.stopping = False  # Shutdown has come
         self._control_in = control_in
         self._slot0 = slot0
         self._initialised = False
-        self._tools: RuntimeInterface | None = None
+        self._runtime: ModelRuntime | None = None
         self._arrived: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._cancelling: set[Job] = set()
         self._nursery: trio.Nursery | None = None
@@ -117,13 +89,13 @@ class IOThread:
         self._thread.start()
         self._up.wait()
 
-    def open_slots(self, tools: RuntimeInterface, count: int) -> queue.SimpleQueue[bool]:
-        """Take the sockets of ``count`` slots, which the parent sends now, and read all of them from then on.
+    def open_slots(self, runtime: ModelRuntime, count: int) -> queue.SimpleQueue[bool]:
+        """Take the sockets of ``count`` slots, which the parent sends now, and serve what the main thread has made.
 
         Gives a queue that has an item once they have come: True, or False if the worker is to leave instead.
         """
-        self._tools = tools
-        self.post(self.start_soon, self._open_slots, count)
+        self._runtime = runtime
+        self.post(self._start_soon, self._open_slots, count)
         return self._arrived
 
     def stop(self) -> None:
@@ -132,7 +104,7 @@ class IOThread:
             self.post(self._nursery.cancel_scope.cancel)
             self._thread.join(LAST_WORDS)
 
-    # Office (slots.py)
+    # Any thread (IOThreadInterface)
 
     def send(self, message: ControlResponse) -> None:
         try:
@@ -141,32 +113,47 @@ class IOThread:
             return  # the parent is gone: the end of the channel's other half is about to kill us
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
+        """Have a function called in this thread; lost once it has ended. A fault in it is one of everyone's."""
         assert self._token is not None
         try:
             self._token.run_sync_soon(function, *args)
         except trio.RunFinishedError:
             return  # the interpreter is ending
 
-    def opened(self, job: Job) -> None:
-        assert self._tools is not None
-        self._tools.opened(job)
+    def start_task(
+        self, what: str, failed: Callable[[str], object], task: Callable[..., Awaitable[object]], *args: Any
+    ) -> None:
+        self.post(self._start_soon, self._guard, what, failed, task, args)
 
-    def leaving(self, job: Job) -> None:
-        assert self._tools is not None
-        self._tools.leaving(job)
-
-    def closing(self, job: Job) -> None:
-        assert self._tools is not None
-        self._tools.closing(job)
-
-    def _flush_soon(self, writer: MessageWriter) -> None:
-        self.post(self.start_soon, writer.flush)
+    def slot_broke(self, slot: Slot, reason: str) -> None:
+        job = slot.job
+        if not self.stopping:
+            whose = (None, None) if job is None else (job.id, job.run)
+            self.send(Failed(reason, slot.index, *whose))
+        if job is not None:
+            self.post(self._interrupt, job)
 
     # All below: I/O thread
 
-    def start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+    def _start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(function, *args)
+
+    async def _guard(
+        self,
+        what: str,
+        failed: Callable[[str], object],
+        task: Callable[..., Awaitable[object]],
+        args: tuple[Any, ...],
+    ) -> None:
+        """The wall around a task that serves one thing."""
+        try:
+            await task(*args)
+        except trio.Cancelled:
+            raise  # the thread ends
+        except BaseException as error:  # noqa: BLE001  whatever it is, all others go on
+            failed(INTERNAL_ERROR)
+            self.send(internal_error(what, error))
 
     def _main(self) -> None:
         try:
@@ -186,7 +173,7 @@ class IOThread:
             self._up.set()
 
     def _add_slot(self, fd: int) -> None:
-        slot = Slot(SlotId(len(self.slots)), fd, self, lambda slot: self._flush_soon(slot.writer))
+        slot = Slot(SlotId(len(self.slots)), fd, self)
         self.slots.append(slot)
         slot.emit(ProtocolVersion(PROTOCOL_VERSION))
 
@@ -222,9 +209,10 @@ class IOThread:
             case Cancel():
                 self._cancel(message)
             case Healthcheck():
-                if self._tools is None:
+                if self._runtime is None:
                     raise ProtocolBroken("Healthcheck before the model is described")
-                self.start_soon(self._check_health, self._tools, message.id)
+                failed = partial(self._check_failed, message.id)
+                self.start_task("the health check", failed, self._check_health, self._runtime, message.id)
             case Shutdown():
                 self._shutdown()
             case _:
@@ -237,11 +225,14 @@ class IOThread:
         self.send(ShuttingDown())
         self.inbox.put(None)
         self._arrived.put(False)
-        if self._tools is not None:
-            self._tools.executor.stop()
+        if self._runtime is not None:
+            self._runtime.executor.stop()
 
-    async def _check_health(self, tools: RuntimeInterface, id: str) -> None:
-        self.send(await tools.check_health(id))
+    async def _check_health(self, runtime: ModelRuntime, id: str) -> None:
+        self.send(await runtime.check_health(id))
+
+    def _check_failed(self, id: str, error: str) -> None:
+        self.send(HealthcheckResult(id, HealthcheckStatus.UNHEALTHY, error))
 
     def _cancel(self, message: Cancel) -> None:
         if not 0 <= message.slot < len(self.slots):
@@ -256,17 +247,18 @@ class IOThread:
 
     def _interrupt(self, job: Job) -> None:
         """Have the job end, wherever it is. Repeatable."""
-        if job.stage is Stage.PREPARING:
-            if job.scope is not None:
-                job.scope.cancel()
+        if job.stage is Stage.FETCHING:
+            job.fetching.cancel()
         elif job.stage is not Stage.ENDED and job not in self._cancelling:
             self._cancelling.add(job)
-            self.start_soon(self._interrupt_main, job)
+            self.start_task(f"the cancel of {job.id}", job.slot.fail, self._interrupt_main, job)
 
     async def _interrupt_main(self, job: Job) -> None:
-        assert self._tools is not None
-        await self._tools.executor.cancel(job)
-        self._cancelling.discard(job)
+        assert self._runtime is not None
+        try:
+            await self._runtime.executor.cancel(job)
+        finally:
+            self._cancelling.discard(job)
 
     # Slots
 
@@ -280,80 +272,15 @@ class IOThread:
             self._fatal(f"the sockets of the slots did not come: {one_line(fault)}")
         if len(self.slots) > count:
             self._fatal(f"{len(self.slots)} sockets came for {count} slots")
-        for slot in self.slots:
-            self.start_soon(self._read_slot, slot)
         self._arrived.put(True)
 
-    async def _read_slot(self, slot: Slot) -> None:
-        buffer, size = FrameBuffer(), FIRST_READ
-        try:
-            while not slot.dead:
-                await trio.lowlevel.wait_readable(slot.fd)
-                if (data := _read(slot.fd, size)) == b"":
-                    buffer.close()
-                    raise ProtocolBroken("the parent closed it")
-                buffer.feed(data or b"")
-                size = READ_SIZE if data and len(data) >= FIRST_READ else FIRST_READ
-                for body in buffer.frames():
-                    self._slot_message(slot, slot_requests.decode(body))
-        except ProtocolBroken as fault:
-            if not self.stopping:
-                slot.fail(f"slot {slot.index} broke: {fault}")
-        if slot.job is not None:
-            self._interrupt(slot.job)
 
-    def _slot_message(self, slot: Slot, message: SlotRequest) -> None:
-        if message.slot != slot.index:
-            raise ProtocolBroken(f"a frame for slot {message.slot}")
-        if slot.job is not None:
-            raise ProtocolBroken(f"Predict {message.run} while run {slot.job.run} is open")
-        if (message.input is msgspec.UNSET) is (message.input_file is msgspec.UNSET):
-            raise ProtocolBroken("Predict needs exactly one of input and input_file")
-        assert self._tools is not None
-        model = self._tools.models.get(message.mode)
-        if model is None:
-            raise ProtocolBroken(f"Predict to {message.mode.value}, which the model can't")
-        job = slot.job = Job(slot, message, model)
-        if job.cancelled:
-            job.end()
-            return
-        try:
-            ready = decode(job)
-        except Unready as error:
-            job.end(str(error))
-            return
-        if ready:
-            self._submit(job)
-        else:
-            job.scope = trio.CancelScope()
-            self.start_soon(self._prepare, job, job.scope)
-
-    async def _prepare(self, job: Job, scope: trio.CancelScope) -> None:
-        fault = None
-        try:
-            with scope:
-                await prepare(job)
-        except Unready as error:
-            fault = str(error)
-        if job.cancelled or fault is not None:
-            job.end(fault)
-        else:
-            self._submit(job)
-
-    def _submit(self, job: Job) -> None:
-        assert self._tools is not None
-        job.stage = Stage.WAITING
-        self._tools.executor.submit(job)
-
-
-def _read(fd: int, size: int = READ_SIZE) -> bytes | None:
+def _read(fd: int) -> bytes | None:
     """What is there: b"" at the end, None if it was a false alarm."""
     try:
-        return os.read(fd, size)
+        return os.read(fd, READ_SIZE)
     except BlockingIOError:
         return None
-    except ConnectionResetError:
-        return b""
 
 
 def _receive_sockets(fd: int) -> list[int]:

@@ -57,18 +57,19 @@ def _live_with(init: Init, io: IOThread, capture: Capture) -> None:
         if init.describe:
             capture.barrier()
             return
-        slots = io.open_slots(tools, tools.models.main.concurrency)
+        arrived = io.open_slots(tools, tools.models.main.concurrency)
 
         def ready() -> bool:
-            if not slots.get() or io.stopping:
+            if not arrived.get() or io.stopping:
                 return False
+            tools.open(io.slots)
             capture.private.update(slot.fd for slot in io.slots)
             capture.barrier()
             io.send(Ready(tuple(slot.index for slot in io.slots), tools.schema))
             gate.serving = True
             return True
 
-        tools.live(ready)
+        tools.executor.live(tools.models.setups, ready)
     except BaseException as error:  # SystemExit too: setup has failed, and the parent is told
         if gate.serving:
             raise

@@ -21,7 +21,7 @@ import trio
 
 from cog_trio.net.host_policy import HostPolicy, HostRefused
 from cog_trio.net.http_client import ClientUnusable, error_reason, open_body, open_client
-from cog_trio.sdk._urls import decode_data_url, get_filename, url_scheme
+from cog_trio.sdk._urls import brings_file, decode_data_url, get_filename, url_scheme
 from cog_trio.worker.model.input_values import FileSource, InputError
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class _Fetches:
 
         try:
             async with client.stream("GET", url) as response:
-                if response.status_code >= 400:
+                if not brings_file(response.status_code):
                     kind = _RetryDownload if response.status_code >= 500 else _Failed
                     reason = response.reason_phrase or httpx.codes.get_reason_phrase(response.status_code)
                     raise kind(f"the server answered {response.status_code} {reason}".rstrip())

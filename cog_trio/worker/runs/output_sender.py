@@ -162,7 +162,7 @@ class OutputSender:
         A cancel explains a fault: no traceback then. To be called inside ``gate.user_code``, and guarded against what
         that raises: exceptions and streams of the user's are asked for their text.
         """
-        self._job.slot.io_thread.leaving(self._job)
+        self._job.leave()
         if self._values.not_finite:
             self._post(NOT_FINITE + "\n")
         if fault is None:

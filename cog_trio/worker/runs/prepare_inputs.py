@@ -1,8 +1,9 @@
-"""Makes the inputs of one run ready, in the I/O thread, before the main thread hears of it.
+"""Makes the inputs of one run ready.
 
-Most runs need nothing but the decoding of a little JSON: ``decode`` does that at once. The rest (a spilled or large
-input, URLs that must become files) is a task, which a cancel of the run cuts. Nothing is deleted here: the spilled
-input and the downloads are the parent's to remove, with the run's folder.
+Most runs need nothing but the decoding of some JSON: ``load`` does that on the thread that runs the model. Decoding
+keeps the interpreter to itself wherever it is done, so a thread of its own would gain nothing, and the objects that it
+makes would have the model's finalizers run there. Files from URLs are fetched in the I/O thread, by a task that a
+cancel of the run cuts. Nothing is deleted here: the spilled input and the downloads are the parent's to remove.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-import trio
 
 from cog_trio.bridge.json_value import decode_json
 from cog_trio.bridge.protocol import DOWNLOADS, Fetching, Spilled
@@ -22,12 +22,11 @@ from cog_trio.net import http_client
 from cog_trio.net.host_policy import HostPolicy
 from cog_trio.sdk import _urls
 from cog_trio.worker.ipc.message_writer import WriterBroken
-from cog_trio.worker.model.input_values import InputError, sources
+from cog_trio.worker.model.input_values import FileSource, InputError, sources
 from cog_trio.worker.model.tracebacks import one_line
 from cog_trio.worker.runs.download import fetch_all
 from cog_trio.worker.runs.slots import Job
 
-AT_ONCE: Final = 2**16  # bytes of JSON that are decoded without a thread
 _TIMEOUT: Final = float(os.environ.get("COG_TRIO_DOWNLOAD_TIMEOUT", "600"))  # seconds for all files of a run
 _LIMIT: Final = int(os.environ["COG_TRIO_DOWNLOAD_LIMIT"]) if "COG_TRIO_DOWNLOAD_LIMIT" in os.environ else None
 _HOSTS: Final = (
@@ -43,39 +42,40 @@ class Unready(Exception):
     """The inputs can't be made; the run fails with this text."""
 
 
-def decode(job: Job) -> bool:
-    """Decode the input, if it is small and at hand. Whether the job is ready to run.
+def load(job: Job) -> list[FileSource]:
+    """Decode the input, on the thread that runs the model; gives the files that it needs besides.
 
     Raises:
-      Unready: if it is no JSON object.
+      Unready: if it can't be read, or is no JSON object.
     """
-    raw = job.predict.input
-    if not isinstance(raw, msgspec.Raw) or len(memoryview(raw)) > AT_ONCE:
-        return False
-    job.input = _object(raw)
-    return not sources(job.model.parameters, job.input)
+    raw, file = job.predict.input, job.predict.input_file
+    if isinstance(raw, msgspec.Raw):
+        job.input = _decode(raw)
+    else:
+        assert isinstance(file, str)
+        try:
+            spilled = _read_spilled(file)
+        except (OSError, ValueError, RecursionError) as error:  # ValueError: an empty file, no JSON, no UTF-8
+            raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
+        job.context = spilled.context
+        job.input = spilled.input
+    if not isinstance(job.input, dict):
+        raise Unready(NO_OBJECT)
+    return sources(job.model.parameters, job.input)
 
 
-async def prepare(job: Job) -> None:
-    """Do what ``decode`` could not.
+async def fetch(job: Job, wanted: list[FileSource]) -> None:
+    """Get the files, in the I/O thread.
 
     Raises:
-      Unready: if the input can't be read, or one of its files can't be had.
+      Unready: if one can't be had.
 
     Cancellation: files that were begun are left.
     """
-    await trio.to_thread.run_sync(_load, job)
-    wanted = sources(job.model.parameters, job.input)
-    if not wanted:
-        return
+    folder = partial(job.folder.make, DOWNLOADS)
     try:
         job.local = await fetch_all(
-            wanted,
-            partial(job.folder.make, DOWNLOADS),
-            timeout=_TIMEOUT,
-            limit=_LIMIT,
-            hosts=_HOSTS,
-            tell=partial(_tell, job),
+            wanted, folder, timeout=_TIMEOUT, limit=_LIMIT, hosts=_HOSTS, tell=partial(_tell, job)
         )
     except InputError as error:
         raise Unready(str(error)) from error
@@ -86,22 +86,6 @@ async def prepare(job: Job) -> None:
 def _tell(job: Job, done: int, total: int | None) -> None:
     with suppress(WriterBroken):  # the end of the parent shows elsewhere
         job.slot.emit(Fetching(done, total))
-
-
-def _load(job: Job) -> None:
-    predict = job.predict
-    if isinstance(predict.input, msgspec.Raw):
-        job.input = _object(predict.input)
-        return
-    assert isinstance(predict.input_file, str)
-    try:
-        spilled = _read_spilled(predict.input_file)
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: an empty file, no JSON, no UTF-8
-        raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
-    if not isinstance(spilled.input, dict):
-        raise Unready(NO_OBJECT)
-    job.context = spilled.context
-    job.input = spilled.input
 
 
 class _Spilled(msgspec.Struct):
@@ -120,13 +104,6 @@ def _read_spilled(path: str) -> _Spilled:
             whole = data[:]
     parts = msgspec.json.decode(whole, type=Spilled)
     return _Spilled(decode_json(parts.input), parts.context)
-
-
-def _object(raw: msgspec.Raw) -> dict[str, Any]:
-    value = _decode(raw)
-    if not isinstance(value, dict):
-        raise Unready(NO_OBJECT)
-    return value
 
 
 def _decode(raw: msgspec.Raw) -> Any:

@@ -1,8 +1,9 @@
 """One slot and the run that is open on it, seen from all threads of the worker.
 
-A job goes through four stages: its inputs are made ready (I/O thread), it waits for its thread, user code runs, it
-has ended. Every way out of a stage ends in ``end``: one terminal message, the last bytes about the run, whether user
-code of it has begun or not. Only where the slot is dead nothing more is said: the protocol broke, and Failed told it.
+A job waits for its thread, perhaps after the I/O thread has fetched its files; then user code runs; then it has ended.
+All but the fetching is done by the thread that runs the model. Every way out ends in ``end``: one terminal message,
+the last bytes about the run, whether user code of it has begun or not. Only where the slot is dead nothing more is
+said: the protocol broke, and Failed told it.
 
 The slot keeps one integer beside: the highest run that was cancelled (D19). Whether a run counts as cancelled is
 asked once, right before its terminal message. ``job`` is emptied before that is written, since the next Predict may
@@ -11,8 +12,10 @@ follow at once. The worker deletes nothing of a run: its folder is the parent's 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Any, Final, NoReturn, Protocol
@@ -23,47 +26,51 @@ import trio
 from cog_trio.bridge.codec import encode_frame
 from cog_trio.bridge.protocol import (
     MAX_ERROR,
+    MAX_METRIC,
     ControlResponse,
     Done,
-    Failed,
     FromSlot,
     Idle,
+    LogLevel,
     Metric,
     MetricMode,
     Predict,
     RunCancelled,
     RunFailed,
     SlotId,
+    WorkerLog,
 )
+from cog_trio.sdk.scope import Mode, Scope, enter
 from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
-from cog_trio.worker.logs.run_log import RunLog
+from cog_trio.worker.logs.capture import Capture
+from cog_trio.worker.logs.run_log import RunLog, current
 from cog_trio.worker.model.input_values import Files, coerce
 from cog_trio.worker.model.load import LoadedModel
 from cog_trio.worker.model.run_folder import RunFolder
 from cog_trio.worker.model.tracebacks import cut, sole, trace
 
+INTERNAL_ERROR: Final = "InternalError: the worker failed while this prediction ran"
+_MODES: Final = {"replace": MetricMode.REPLACE, "increment": MetricMode.INCREMENT, "append": MetricMode.APPEND}
+
 
 class IOThreadInterface(Protocol):
-    """What slots and executors ask of the I/O thread, from any thread."""
+    """What runs and executors ask of the I/O thread, from any thread."""
 
     def send(self, message: ControlResponse) -> None:
         """Write one control message; never blocks."""
 
-    def post(self, function: Callable[..., object], *args: Any) -> None:
-        """Have a function called in the I/O thread; lost once that has ended."""
+    def start_task(
+        self, what: str, failed: Callable[[str], object], task: Callable[..., Awaitable[object]], *args: Any
+    ) -> None:
+        """Start a task there that serves one thing; lost once the thread has ended.
 
-    def start_soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start a task; called in the I/O thread."""
+        An exception that is not expected ends the task alone: it is logged, with what the task was doing, and
+        ``failed`` is called there with the fixed text of an internal error.
+        """
 
-    def opened(self, job: Job) -> None:
-        """User code of the job begins: its text is routed to its record from here on."""
-
-    def leaving(self, job: Job) -> None:
-        """User code of the job has returned: take what waits in streams of its own. This may run code of the user's."""
-
-    def closing(self, job: Job) -> None:
-        """It has ended: send all text of it that was written, in whatever way."""
+    def slot_broke(self, slot: Slot, reason: str) -> None:
+        """Tell the parent, and end the run that is open on the slot."""
 
 
 def end_forked_child(fault: BaseException | None) -> NoReturn:
@@ -87,8 +94,8 @@ def end_forked_child(fault: BaseException | None) -> NoReturn:
 
 
 class Stage(Enum):
-    PREPARING = auto()
     WAITING = auto()
+    FETCHING = auto()
     RUNNING = auto()
     ENDED = auto()
 
@@ -96,13 +103,11 @@ class Stage(Enum):
 class Slot:
     """One socket; ``fd`` stays the caller's to close."""
 
-    def __init__(
-        self, index: SlotId, fd: int, io_thread: IOThreadInterface, on_pending: Callable[[Slot], None]
-    ) -> None:
+    def __init__(self, index: SlotId, fd: int, io_thread: IOThreadInterface) -> None:
         self.index: Final = index
         self.fd: Final = fd
         self.io_thread: Final = io_thread
-        self.writer: Final = MessageWriter(fd, lambda: on_pending(self))
+        self.writer: Final = MessageWriter(fd, self._flush_later)
         self.cancelled = 0  # highest run that the parent has cancelled
         self.job: Job | None = None
         self.dead = False
@@ -115,25 +120,29 @@ class Slot:
         """
         self.writer.write(encode_frame(message))
 
+    def _flush_later(self) -> None:
+        self.io_thread.start_task(f"sending on slot {self.index}", self.fail, self.writer.flush)
+
     def ask_late(self, run_log: RunLog) -> None:
         """Have the I/O thread send what a torrent of text leaves waiting."""
-        self.io_thread.post(self.io_thread.start_soon, run_log.send_late)
+        # a fault there costs nothing: the next text, or the end of the run, sends what waits
+        self.io_thread.start_task(f"sending text of {run_log.id}", _nothing, run_log.send_late)
 
     def fail(self, reason: str) -> None:
         """The slot can't be used any more, and its run, if any, has failed with this reason. Repeatable."""
         if not self.dead:
             self.dead = True
-            job = self.job
-            if job is None:
-                self.io_thread.send(Failed(reason, self.index))
-            else:
-                self.io_thread.send(Failed(reason, self.index, job.id, job.run))
+            self.io_thread.slot_broke(self, reason)
+
+
+def _nothing(_: str) -> None:
+    """Nothing."""
 
 
 class Job:
     """One run in the worker."""
 
-    def __init__(self, slot: Slot, predict: Predict, model: LoadedModel) -> None:
+    def __init__(self, slot: Slot, predict: Predict, model: LoadedModel, capture: Capture) -> None:
         self.slot: Final = slot
         self.id: Final = predict.id
         self.run: Final = predict.run
@@ -141,13 +150,15 @@ class Job:
         self.model: Final = model  # the callable that it calls
         self.context: dict[str, str] = predict.context
         self.run_log: Final = RunLog(slot.index, predict.id, predict.run, slot.emit, slot.writer, slot.ask_late)
-        self.stage = Stage.PREPARING
-        self.scope: trio.CancelScope | None = None  # of the preparation, where that takes time
+        self.stage = Stage.WAITING
+        self.fetching: Final = trio.CancelScope()  # around the wait for files
+        self.scope: Scope | None = None  # of its user code, while that runs
         self.input: dict[str, Any] = {}
         self.local: Files = {}  # of the URLs among them
         self.folder: Final = RunFolder(predict.output_dir)
         self.output: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # a result that is one value: leaves with Done
         self.last_frames = bytearray()  # of a result with files in it: they leave in the write of the terminal message
+        self._capture = capture
 
     @property
     def cancelled(self) -> bool:
@@ -167,7 +178,14 @@ class Job:
     def open(self) -> None:
         """User code begins; on the main thread, in the context that will run it."""
         self.stage = Stage.RUNNING
-        self.slot.io_thread.opened(self)
+        self._capture.attach(self.run_log)
+        current.set(self.run_log)
+        self.scope = Scope(context=self.context, record=self._record)
+        enter(self.scope)
+
+    def leave(self) -> None:
+        """User code has returned: take what waits in streams of its own, which may run code of the user's."""
+        self._capture.flush_user_streams()
 
     # From the code of the run
 
@@ -183,10 +201,13 @@ class Job:
             writer.wait(gate.wake_fd)
         writer.write(frame)
 
-    def metric(self, name: str, value: bytes, mode: MetricMode) -> None:
+    def _record(self, name: str, value: Any, mode: Mode) -> None:
         """Send one metric, from any thread of the run. After its end: nothing."""
+        data = _encode(value)
+        if len(data) > MAX_METRIC:
+            raise ValueError(f"metric {name!r}: {len(data)} bytes are over the limit of {MAX_METRIC}")
         with gate.runtime():
-            self.run_log.post_frame(encode_frame(Metric(name, msgspec.Raw(value), mode)))
+            self.run_log.post_frame(encode_frame(Metric(name, msgspec.Raw(data), _MODES[mode])))
             self.run_log.wait()
 
     # Its end
@@ -196,12 +217,15 @@ class Job:
 
         ``error`` says why the run failed; of one that was cancelled it says nothing.
         """
-        slot = self.slot
-        slot.io_thread.closing(self)
-        self.stage = Stage.ENDED
-        slot.job = None
-        if slot.dead:
+        if self.stage is Stage.ENDED:
             return
+        slot = self.slot
+        scope, self.scope = self.scope, None
+        if scope is None:  # no user code began
+            self.run_log.finish()
+        else:
+            scope.close()
+            self._capture.detach(self.run_log)
         idle, folder = Idle(slot.index, self.id, self.run), self.folder.made
         if slot.cancelled >= self.run:
             frames = encode_frame(RunCancelled(idle, folder))
@@ -209,7 +233,29 @@ class Job:
             frames = encode_frame(RunFailed(idle, folder, cut(error, MAX_ERROR)))
         else:
             frames = self.last_frames + encode_frame(Done(idle, folder, seconds, is_stream, self.output))
+        self.stage = Stage.ENDED
+        slot.job = None
+        if slot.dead:
+            return
         try:
             slot.writer.write(frames)
         except WriterBroken as broken:
             slot.fail(f"the slot socket broke: {broken}")
+
+    def break_off(self, error: BaseException) -> None:
+        """Code of ours has failed where nobody expects it: log that, and end the run by the fixed text."""
+        self.slot.io_thread.send(internal_error(f"running {self.id}", error))
+        self.end(INTERNAL_ERROR)
+
+
+def internal_error(what: str, error: BaseException) -> WorkerLog:
+    """What is logged about a fault of ours."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return WorkerLog("cog_trio.worker", LogLevel.ERROR, cut(f"{what} failed:\n{text}", MAX_ERROR))
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except OverflowError:  # integers beyond 64 bits; the scope has made sure that all else is JSON
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

@@ -6,6 +6,7 @@ import os
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -196,23 +197,44 @@ async def test_W16_a_bad_frame_costs_its_slot_and_is_told(tmp_path: Path, frame:
 
 @pytest.mark.covers("worker:W15")
 async def test_W15_predict_for_a_busy_slot_is_answered_and_its_run_is_ended(tmp_path: Path) -> None:
-    code = """
-import time
-def run():
-    try:
-        print("go")
-        time.sleep(30)
-    finally:
-        open(x, "w").close()
-"""
+    """In a loop, which reads on while a run is open; a thread that runs sync code does not."""
+    source = """
+        import asyncio
+        async def Runner(x: str = "") -> int:
+            try:
+                print("go")
+                await asyncio.sleep(30)
+            finally:
+                open(x, "w").close()
+    """
     flag = tmp_path / "ended"
-    async with open_worker(tmp_path, CODE) as parent:
-        first = await parent.predict({"code": code, "x": str(flag)})
+    async with open_worker(tmp_path, source) as parent:
+        first = await parent.predict({"x": str(flag)})
         await parent.wait_log(first, "go", [])
-        await parent.predict({"code": "def run(): return 1"})
+        await parent.predict()
         failed = await parent.hear(Failed)
         assert (failed.slot, failed.id, failed.run) == (0, first.id, first.run)
         await until(flag.exists)
+
+
+@pytest.mark.covers("worker:W15")
+@pytest.mark.parametrize("kind", ["def", "async def"])
+async def test_W15_predicts_that_wait_for_no_end_break_their_slot(tmp_path: Path, kind: str) -> None:
+    source = f"{kind} Runner(x: int) -> int:\n    return x"
+    for first, second in ((1, 2), (2, 2), (2, 1)):  # two at once; the same again; an older one
+        async with open_worker(tmp_path, source) as parent:
+            if first == 1:
+                frames = [
+                    encode_frame(Predict(SlotId(0), PredictionId("x"), run, "d", input=msgspec.Raw(b'{"x":1}')))
+                    for run in (first, second)
+                ]
+                await parent.lines[0].stream.send_all(b"".join(frames))
+            else:
+                assert (await parent.run({"x": 7}, run=first)).outputs == [7]
+                await parent.predict({"x": 7}, run=second)
+            failed = await parent.hear(Failed)
+            assert (failed.slot, failed.error.partition(":")[0]) == (0, "slot 0 broke")
+            assert await parent.leave() == 0
 
 
 @pytest.mark.covers("worker:W17")

@@ -344,8 +344,10 @@ async def test_faults_that_may_pass_are_tried_again(folder: str, autojump_clock:
     assert left["/gone"] == 96
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 410, 429])
-async def test_a_refusal_is_final(folder: str, status: int, autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize("status", [204, 205, 300, 302, 304, 399, 400, 401, 404, 410, 429])
+async def test_an_answer_without_the_file_is_final(
+    folder: str, status: int, autojump_clock: trio.testing.MockClock
+) -> None:
     asked = []
 
     async def reply(request: httpx.Request) -> httpx.Response:

@@ -150,13 +150,12 @@ async def test_a_run_that_cannot_begin_ends_on_its_slot(tmp_path: Path, kind: st
         assert outcome.error.startswith("Input validation error: file: ")
         assert outcome.terminal.folder
         assert "Failed to rehydrate input: FileNotFound" in (await parent.run(input_file=str(tmp_path / "none"))).error
-        run = parent.next_run()
-        for earlier in (0, 1):  # a cancel counts for all runs up to its own
-            await parent.tell(Cancel(SlotId(0), PredictionId(f"id{run}"), run))
-            await parent.tell(Healthcheck("after"))
-            await parent.hear(HealthcheckResult)  # the channels are read in no order: now the cancel has been
-            predict = await parent.predict({"code": "print('began')"}, run=run - earlier)
-            outcome = await parent.finish(predict)
+        runs = parent.next_run(), parent.next_run()
+        await parent.tell(Cancel(SlotId(0), PredictionId(f"id{runs[1]}"), runs[1]))
+        await parent.tell(Healthcheck("after"))
+        await parent.hear(HealthcheckResult)  # the channels are read in no order: now the cancel has been
+        for run in runs:  # a cancel counts for all runs up to its own
+            outcome = await parent.finish(await parent.predict({"code": "print('began')"}, run=run))
             assert outcome.cancelled
             assert outcome.logs() == ""
 
