@@ -29,6 +29,7 @@ from cog_trio.worker.model.load import load_models
 from cog_trio.worker.model.tracebacks import one_line, trace
 from cog_trio.worker.process.io_thread import IOThread
 from cog_trio.worker.process.model_runtime import ModelRuntime
+from cog_trio.worker.runs.prepare_inputs import guard_url_files
 from cog_trio.worker.runs.slots import end_forked_child
 
 SWITCH_INTERVAL: Final = 0.0005  # seconds that busy user code may keep the I/O thread from the GIL
@@ -92,6 +93,7 @@ def _load(init: Init, io: IOThread, capture: Capture) -> ModelRuntime:
         raise RuntimeError(
             f"the parent speaks protocol version {init.protocol_version}, this worker {PROTOCOL_VERSION}"
         )
+    guard_url_files()
     models = load_models(init.predict_ref, init.train_ref, max_concurrency=init.max_concurrency)
     if gate.forked:
         end_forked_child(None)

@@ -32,10 +32,13 @@ _LIMIT: Final = int(os.environ["COG_TRIO_DOWNLOAD_LIMIT"]) if "COG_TRIO_DOWNLOAD
 _HOSTS: Final = (
     HostPolicy(os.environ["COG_TRIO_INPUT_HOSTS"].split(",")) if "COG_TRIO_INPUT_HOSTS" in os.environ else None
 )
-_urls.open_client = partial(http_client.open_sync_client, hosts=_HOSTS)  # files that a model reads itself
-
 
 NO_OBJECT: Final = "Input validation error: the input must be a JSON object"
+
+
+def guard_url_files() -> None:
+    """Have files that a model reads from URLs itself come by our client too, which knows what may be fetched."""
+    _urls.open_client = partial(http_client.open_sync_client, hosts=_HOSTS)
 
 
 class Unready(Exception):
