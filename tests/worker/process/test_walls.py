@@ -77,7 +77,7 @@ async def test_a_fault_around_a_run_fails_that_run_alone(tmp_path: Path, kind: s
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_fault_of_the_health_check_is_its_answer(tmp_path: Path, kind: str) -> None:
     for fault in FAULTS:
-        inject = "breaks(healthcheck.HealthCheck, '_start')"
+        inject = "breaks(healthcheck.HealthCheck, '_ask')"
         async with open_worker(tmp_path, source(kind, inject, fault)) as parent:
             for error in (INTERNAL_ERROR, None):
                 await parent.tell(Healthcheck("h"))
