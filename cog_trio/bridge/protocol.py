@@ -34,6 +34,12 @@ DOWNLOADS: Final = "inputs"  # in a run's folder: the files that the worker fetc
 TRUNCATED: Final = "[**** LOG LINE TRUNCATED AT 4 MiB ****]"
 
 
+def logs_truncated(limit: int) -> str:
+    """Return what stands where a text was cut; the limit in bytes."""
+    size = f"{limit // 2**20} MiB" if limit and limit % 2**20 == 0 else f"{limit} BYTES"
+    return f"[**** LOGS TRUNCATED AT {size} ****]"
+
+
 class LogSource(str, Enum):
     STDOUT = "stdout"
     STDERR = "stderr"

@@ -7,21 +7,20 @@ one mark says so in the text itself (D25). A limit of 0 keeps nothing but the ma
 
 from __future__ import annotations
 
-from typing import Final
-
-MIB: Final = 2**20
+from cog_trio.bridge.protocol import logs_truncated
 
 
 class BoundedText:
     """Bounded text; ``limit`` in bytes of UTF-8, the mark not counted."""
 
-    __slots__ = ("_limit", "_pieces", "dropped", "size")
+    __slots__ = ("_limit", "_pieces", "dropped", "dropped_lines", "size")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pieces: list[str] = []
         self.size = 0  # bytes kept
         self.dropped = 0  # bytes that came after the limit was reached
+        self.dropped_lines = 0  # at least one, if bytes were dropped
 
     def append(self, data: str) -> str:
         """Add a piece; only what fits is kept, cut between characters. Gives what the text has grown by."""
@@ -38,11 +37,14 @@ class BoundedText:
             room = self._limit - self.size
             head = data.encode("utf-8", "surrogatepass")[:room].decode("utf-8", "ignore")
             kept = len(head.encode())
-            grown = f"{head}\n{mark(self._limit)}\n"
+            data = data[len(head) :]
+            self.dropped_lines = 0 if data.count("\n") else 1
+            grown = f"{head}\n{logs_truncated(self._limit)}\n"
             self._pieces.append(grown)
             self.size += kept
             size -= kept
         self.dropped += size
+        self.dropped_lines += data.count("\n")
         return grown
 
     @property
@@ -50,9 +52,3 @@ class BoundedText:
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
-
-
-def mark(limit: int) -> str:
-    """What stands where a text was cut."""
-    size = f"{limit // MIB} MiB" if limit and limit % MIB == 0 else f"{limit} BYTES"
-    return f"[**** LOGS TRUNCATED AT {size} ****]"

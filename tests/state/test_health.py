@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cog_trio
-from cog_trio.state.bounded_text import mark
+from cog_trio.bridge.protocol import logs_truncated
 from cog_trio.state.health import (
     FAILED_LINE,
     MAX_OPEN_LINE,
@@ -191,7 +191,7 @@ def test_the_setup_log_is_bounded_and_the_cause_still_there() -> None:
     health.log.user("stdout", "x" * 100 + "\n")
     health.setup_broke(CAUSE)
     logs = body(health)["setup"]["logs"]
-    assert mark(40) in logs
+    assert logs_truncated(40) in logs
     assert logs.endswith(FAILED_LINE + CAUSE)
 
 

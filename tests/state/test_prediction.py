@@ -15,8 +15,8 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.bridge.protocol import MetricMode
-from cog_trio.state.bounded_text import BoundedText, mark
+from cog_trio.bridge.protocol import MetricMode, logs_truncated
+from cog_trio.state.bounded_text import BoundedText
 from cog_trio.state.metric_merge import aggregate
 from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Bounds, Prediction
@@ -308,14 +308,14 @@ async def test_D25_logs_are_bounded_with_a_visible_mark() -> None:
     prediction.append_log("12345")
     prediction.append_log("67é90abc")
     prediction.append_log("more")
-    assert prediction.logs == f"1234567é9\n{mark(10)}\n"
+    assert prediction.logs == f"1234567é9\n{logs_truncated(10)}\n"
     assert prediction.dropped_logs == len("0abc") + len("more")
 
 
 def test_log_text_is_cut_between_characters() -> None:
     text = BoundedText(4)
     text.append("abcé")
-    assert text.text == f"abc\n{mark(4)}\n"
+    assert text.text == f"abc\n{logs_truncated(4)}\n"
     assert text.dropped == 2
 
 
@@ -328,7 +328,7 @@ def test_log_text_at_its_limit_is_not_cut() -> None:
 
 
 def test_the_mark_names_the_limit() -> None:
-    assert mark(32 * 2**20) == "[**** LOGS TRUNCATED AT 32 MiB ****]"
+    assert logs_truncated(32 * 2**20) == "[**** LOGS TRUNCATED AT 32 MiB ****]"
 
 
 async def test_size_counts_output_logs_and_input() -> None:

@@ -143,7 +143,7 @@ class Stage:
         self._start: Callable[..., None] | None = None
         self.control = MessageWriter(control_fd, lambda: self._flush(self.control))
         self.slot = MessageWriter(slot_fd, lambda: self._flush(self.slot))
-        self.capture = capture.install(self.control, *ends)
+        self.capture = capture.install(self.control, ends[0], ends[1])
         self.capture.private.add(slot_fd)
         self._runs = 0
         ready = threading.Event()

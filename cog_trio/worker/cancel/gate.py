@@ -162,6 +162,11 @@ class Gate:
         return True
 
     @property
+    def on_loop(self) -> bool:
+        """Whether this thread runs the event loop of an async or trio model, which nothing may block."""
+        return self.in_task is not None and threading.get_ident() == self.main
+
+    @property
     def wake_fd(self) -> int | None:
         """Readable while the current run has a request that was not delivered: ends a wait for room.
 

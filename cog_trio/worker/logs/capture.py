@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 from cog_trio.bridge.protocol import LogSource
@@ -38,17 +39,17 @@ LAST_WORDS: Final = 5.0  # seconds that the end of the interpreter waits for the
 class Capture:
     """Routes all text. Made by ``install``; ``begin``, ``end`` and ``barrier`` are the main thread's, disarmed."""
 
-    def __init__(self, control: MessageWriter, out_r: int, err_r: int) -> None:
+    def __init__(self, control: MessageWriter, out_r: int, err_r: int, drop: Callable[[int], None] | None) -> None:
         self.slots = 1  # set it when the model is described
         self.forked = False  # this is a child that user code forked: it must never go on as a worker
-        self.service: Final = ServiceLog(control)
+        self.service: Final = ServiceLog(control, drop)
         self.pipes: Final = CapturePipes(out_r, err_r, self._unclaimed)
         self.private: Final[set[int]] = {control.fd, out_r, err_r}  # add what else a forked child may not have
         self.stdout: Final = RoutedStream(LogSource.STDOUT, 1, self)
         self.stderr: Final = RoutedStream(LogSource.STDERR, 2, self)
         self._control = control
         self._active: list[RunLog] = []
-        self._only: RunLog | None = None  # owner of text that nobody claims
+        self.only: RunLog | None = None  # owner of text that nobody claims
         self._before: tuple[Any, Any] = (self.stdout, self.stderr)  # sys.stdout and sys.stderr between runs
         self._flush_c = c_stdout.open_stdout()
 
@@ -56,7 +57,7 @@ class Capture:
 
     def write(self, source: LogSource, text: str | bytes) -> None:
         """Text of a Python stream."""
-        run_log = current.get() or self._only
+        run_log = current.get() or self.only
         if self.slots == 1 and (not isinstance(text, str) or "\n" in text or "\r" in text):
             self.pipes.drain()
         (run_log or self.service).write(source, text)
@@ -64,10 +65,10 @@ class Capture:
     def flush(self, source: LogSource) -> None:
         if self.slots == 1:
             self.pipes.drain()
-        (current.get() or self._only or self.service).flush(source)
+        (current.get() or self.only or self.service).flush(source)
 
     def _unclaimed(self) -> TextLog:
-        return self._only or self.service
+        return self.only or self.service
 
     # --- in the I/O thread ---
 
@@ -80,6 +81,7 @@ class Capture:
     def attach(self, run_log: RunLog) -> None:
         """A run starts: what was written so far belongs to no run. Set ``current`` in the run's own context."""
         run_log.service = self.service
+        run_log.has_older = self.pipes.ready if self.slots == 1 else None
         if not self._active:
             self.barrier()
             self._before = (getattr(sys, "stdout", None), getattr(sys, "stderr", None))
@@ -122,7 +124,7 @@ class Capture:
             return  # the parent is gone: nobody is left to hear it
 
     def _choose(self) -> None:
-        self._only = self._active[0] if self.slots == 1 and len(self._active) == 1 else None
+        self.only = self._active[0] if self.slots == 1 and len(self._active) == 1 else None
 
     def _flush_streams(self) -> None:
         """Text that waits in streams which are not ours: a user's wrapper around ours, ``sys.__stdout__``."""
@@ -156,12 +158,12 @@ class Capture:
             sys.stderr = plain.stderr
 
 
-def install(control: MessageWriter, out_r: int, err_r: int) -> Capture:
+def install(control: MessageWriter, out_r: int, err_r: int, drop: Callable[[int], None] | None = None) -> Capture:
     """Take over the interpreter's streams, threads and forks: once, on the main thread, before user code.
 
-    Descriptors 1 and 2 are the write ends of ``out_r`` and ``err_r`` by now.
+    ``drop`` counts lines that are dropped. Descriptors 1 and 2 are the write ends of ``out_r`` and ``err_r`` by now.
     """
-    capture = Capture(control, out_r, err_r)
+    capture = Capture(control, out_r, err_r, drop)
     # As the interpreter made them they may keep text in a block, and their encoding is the locale's.
     sys.__stdout__, sys.__stderr__ = open_plain(1), open_plain(2)  # type: ignore[misc]
     sys.stdout, sys.stderr = capture.stdout, capture.stderr

@@ -69,7 +69,7 @@ class CapturePipes:
 
         The unfinished one is left for its end, or for the pump to hand on in time: its writer may be at it.
         """
-        if not self._ready():
+        if not self.ready():
             return
         self._alone(self._read_all)
         for pipe in self._pipes.values():
@@ -107,8 +107,8 @@ class CapturePipes:
             elif pipe.given != given or deadline == math.inf:
                 deadline = trio.current_time() + PATIENCE
 
-    def _ready(self) -> bool:
-        """Whether a read would give something."""
+    def ready(self) -> bool:
+        """Return whether there is text to read; from any thread."""
         if self._epoll is not None:
             return bool(self._epoll.poll(0, 1))
         poll = select.poll()
@@ -155,7 +155,7 @@ class CapturePipes:
                 total += size
 
     def _read_to_the_end(self) -> None:
-        if self._ready():
+        if self.ready():
             self._read_all()
         for pipe in self._pipes.values():
             self._give(pipe, pipe.lines.finish())

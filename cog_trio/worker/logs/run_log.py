@@ -5,28 +5,31 @@ them as LogLine on the slot's socket, in the order in which their lines were end
 closes the record: from then on not one frame leaves it, and what a late thread still writes goes to the service log
 under the run's id, never into another run (W42).
 
-Each line leaves at once, until a run prints so many so fast that sending costs more than printing: then up to
-``HELD`` pieces of standard output wait for those that follow, or for ``send_late`` a moment later. Standard error, a
-flush, and everything else that the run sends takes along what waits. A crash in a torrent can cost those last lines,
-as it costs what stands in the buffer of stdio; a crash after a few prints costs none.
+A line leaves at once, until a run prints so many so fast that sending costs more than printing: a token bucket lets 32
+lines go, and one more a millisecond; further ones of standard output wait for the next that goes, or for ``send_late``
+a moment later. Standard error, a flush, and everything else that the run sends takes along what waits. A crash in a
+torrent can cost its last milliseconds, as it costs what stands in the buffer of stdio; a crash after a few prints
+costs none. Text that ends no line waits for the end of its line: ``hold`` is all that most prints come to.
 
 As in ``message_writer.py`` nothing waits for a lock, and what is printed inside a print is queued behind it. A producer
-waits for room afterwards; the I/O thread uses ``post``, which never waits, and looks at ``full`` itself.
+waits for room afterwards; the I/O thread uses ``post``, which never waits, and looks at ``full`` itself. The thread of
+an event loop does not wait, since that would stop all runs: its text waits for the parent, up to ``LOOP_ROOM``, and
+what is over is cut and counted.
 """
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from time import monotonic, sleep
 from typing import Any, Final, TypeAlias
 
 import trio
 
 from cog_trio.bridge.codec import encode_line
-from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
+from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId, logs_truncated
 from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
 from cog_trio.worker.ipc.try_lock import TryLock
@@ -39,13 +42,15 @@ class _End:
     done = False
 
 
-SOME: Final = 16  # texts that end no line, which may wait to be cut
 SHORT: Final = 4096  # characters of a text that may wait
-HELD: Final = 64  # texts that may wait in a torrent; a print makes two
-QUICK: Final = 0.0001  # seconds between two lines of a torrent
-PAUSE: Final = 0.01  # seconds without a line after which the next one leaves at once
-BURST: Final = 64  # quick lines that make a torrent
-LATE: Final = 0.002  # seconds until what waits is sent, if nothing sends it before
+HELD: Final = 1024  # texts that may wait; a print makes two or more
+TOKENS: Final = 32.0  # lines that leave at once after a pause
+REFILL: Final = 1000.0  # tokens a second
+LATE: Final = 0.003  # seconds until what waits is sent, if nothing sends it before
+QUIET: Final = 0.001  # seconds without a line after which the I/O thread sends; before, the printing thread does
+LOOP_ROOM: Final = 4 * 2**20  # bytes of text of an event loop's thread that wait for the parent
+LOOP_CUT: Final = f"\n{logs_truncated(LOOP_ROOM)}\n"
+METRIC_ROOM: Final = 16 * LOOP_ROOM  # bytes that may wait beside metrics of such a thread, which are never dropped
 _STDOUT: Final = LogSource.STDOUT  # the lookup on the enumeration costs 50 ns
 Item: TypeAlias = str | bytes | tuple[str, ...] | None
 """Text to cut, pieces that are cut already, or (None) a flush."""
@@ -58,8 +63,10 @@ class TextLog(ABC):
 
     _queue: deque[Any]
 
-    def __init__(self, writer: MessageWriter | None) -> None:
+    def __init__(self, writer: MessageWriter | None, drop: Callable[[int], None] | None) -> None:
         self.writer = writer
+        self._drop = drop  # counts lines that are dropped
+        self._cutting = False  # text of an event loop's thread found no room, and there has been none since
         self._turn = TryLock()
 
     @property
@@ -68,9 +75,13 @@ class TextLog(ABC):
         return self.writer is not None and self.writer.full
 
     def wait(self) -> None:
-        """Block while full; on the main thread a cancel that is due ends it. The gate is disarmed."""
-        if self.writer is not None and self.writer.full:
-            self.writer.wait(gate.wake_fd)
+        """Block while full; on the main thread a cancel that is due ends it. The gate is disarmed.
+
+        The thread of an event loop goes on, unless very much waits.
+        """
+        writer = self.writer
+        if writer is not None and writer.full and (not gate.on_loop or writer.pending > METRIC_ROOM):
+            writer.wait(gate.wake_fd)
 
     async def wait_room(self) -> None:
         """The same in trio."""
@@ -81,12 +92,41 @@ class TextLog(ABC):
     def post(self, source: LogSource, text: str | bytes) -> None:
         """Take text, never wait. ``bytes`` are UTF-8."""
 
+    def hold(self, source: LogSource, text: str) -> bool:
+        """Keep text that may wait for what follows it; return False, with nothing done, for text that is to be sent.
+
+        For any thread, outside of ``gate.runtime()``.
+        """
+        return False
+
     def write(self, source: LogSource, text: str | bytes) -> None:
         """Take text, then wait for room. On the main thread: inside ``gate.runtime()``."""
-        self.post(source, text)
         writer = self.writer
-        if writer is not None and writer.full:
+        if writer is not None and (writer.full or len(text) > LOOP_ROOM) and gate.on_loop:
+            text = self._fit(writer, text)
+            if text:
+                self.post(source, text)
+            return
+        self._cutting = False
+        self.post(source, text)
+        if writer is not None and writer.full and not gate.on_loop:
             writer.wait(gate.wake_fd)
+
+    def _fit(self, writer: MessageWriter, text: str | bytes) -> str | bytes:
+        """Cut a text of an event loop's thread to the room there is; once some was cut, all until the writer has room.
+
+        Return what is left of it, with a mark where it was cut.
+        """
+        room = 0 if self._cutting else max(LOOP_ROOM - writer.pending, 0)
+        if len(text) <= room:
+            return text
+        if self._drop is not None:
+            lines = text.count("\n", room) if isinstance(text, str) else text.count(b"\n", room)
+            self._drop(lines or 1)
+        if self._cutting:
+            return ""
+        self._cutting = True
+        return text[:room] + LOOP_CUT if isinstance(text, str) else text[:room] + LOOP_CUT.encode()
 
     @abstractmethod
     def queue_pieces(self, source: LogSource, pieces: tuple[str, ...]) -> None:
@@ -104,7 +144,7 @@ class TextLog(ABC):
     def _wait_for(self, end: _End) -> None:
         self.send()
         while not end.done and not self._turn.mine:
-            time.sleep(0)  # another thread is at it, and never waits for anything
+            sleep(0)  # another thread is at it, and never waits for anything
             self.send()
 
     @abstractmethod
@@ -114,8 +154,8 @@ class TextLog(ABC):
 class ServiceLog(TextLog):
     """Text that belongs to no open run, as Log on the control channel: setup, late threads, children of setup."""
 
-    def __init__(self, writer: MessageWriter) -> None:
-        super().__init__(writer)
+    def __init__(self, writer: MessageWriter, drop: Callable[[int], None] | None = None) -> None:
+        super().__init__(writer, drop)
         self._control = writer
         self._queue: deque[tuple[LogSource, Item | _End, PredictionId | None]] = deque()
         self._lines: dict[tuple[LogSource, PredictionId | None], LineSplitter] = {}
@@ -167,8 +207,9 @@ class RunLog(TextLog):
     """The text of one run.
 
     ``emit`` sends one message on the run's slot socket and does not block: ``writer`` (that socket's) is what
-    producers wait for. ``ask_late`` has the I/O thread run ``send_late``; without it nothing is held back.
-    ``service`` takes what comes after ``finish``; ``Capture.begin`` sets it.
+    producers wait for. ``ask_late`` has the I/O thread run ``send_late``; without it no line is held back.
+    ``service`` takes what comes after ``finish``, and ``has_older`` says whether descriptors hold text, which goes
+    before the end of a line: ``Capture.attach`` sets both. ``drop`` counts lines that are dropped.
     """
 
     def __init__(
@@ -179,12 +220,14 @@ class RunLog(TextLog):
         emit: Callable[[LogLine], None],
         writer: MessageWriter | None = None,
         ask_late: Callable[[RunLog], None] | None = None,
+        drop: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(writer)
+        super().__init__(writer, drop)
         self._ask_late = ask_late
         self._asked = False  # send_late is running, or will
         self._line_at = 0.0
-        self._burst = 0  # lines of standard output that came in quick succession
+        self._tokens = TOKENS
+        self.has_older: Callable[[], bool] | None = None
         self.slot: Final = slot
         self.id: Final = id
         self.run: Final = run
@@ -199,35 +242,31 @@ class RunLog(TextLog):
         self._queue.append((source, text))
         self.send()
 
-    def write(self, source: LogSource, text: str | bytes) -> None:
-        # Every print comes twice through here. What ends no line can wait for what does: it would only wait elsewhere.
-        # Whether the record is open is asked after the append: what ``finish`` did not see is sent below.
+    def hold(self, source: LogSource, text: str) -> bool:
+        # Every print comes twice through here, so its parts stand in line. What ``finish`` did not see is sent below.
         queue = self._queue
+        if len(queue) >= HELD or len(text) >= SHORT or self._cutting:
+            return False
+        if "\n" in text or "\r" in text:
+            if source is not _STDOUT or self._ask_late is None:
+                return False
+            now = monotonic()
+            tokens = self._tokens + (now - self._line_at) * REFILL
+            self._line_at = now
+            if tokens >= 1:
+                self._tokens = (tokens if tokens < TOKENS else TOKENS) - 1
+                return False
+            self._tokens = tokens
+            if self.has_older is not None and self.has_older():
+                return False
+            if not self._asked:
+                self._ask_late(self)
+                self._asked = True  # last: a signal handler's exception in between may ask twice, but not never
         queue.append((source, text))
-        if type(text) is str and len(text) < SHORT:
-            if "\n" not in text and "\r" not in text:
-                if len(queue) < (HELD if self._burst > BURST else SOME) and self.alive:
-                    return
-            elif source is _STDOUT and self._is_torrent() and len(queue) < HELD and self.alive:
-                if not self._asked and self._ask_late is not None:
-                    self._asked = True
-                    self._ask_late(self)
-                return
-        self.send()
-        writer = self.writer
-        if writer is not None and writer.full:
-            writer.wait(gate.wake_fd)
-
-    def _is_torrent(self) -> bool:
-        """Once a line of standard output."""
-        now = time.monotonic()
-        gap = now - self._line_at
-        self._line_at = now
-        if gap < QUICK:
-            self._burst = min(self._burst + 1, 4 * BURST)
-        else:  # the thread may just not have run for a moment
-            self._burst = self._burst // 2 if gap < PAUSE else 0
-        return self._burst > BURST and self._ask_late is not None
+        if not self.alive:
+            with gate.runtime():
+                self.send()
+        return True
 
     async def send_late(self) -> None:
         """In the I/O thread: send what a torrent left waiting, until it is over. Cancellation: it waits on."""
@@ -235,7 +274,8 @@ class RunLog(TextLog):
         while calm < 3 and self.alive:
             await trio.sleep(LATE)
             calm = 0 if self._queue else calm + 1
-            self.send()
+            if monotonic() - self._line_at > QUIET:
+                self.send()
         self._asked = False
         self.send()
 

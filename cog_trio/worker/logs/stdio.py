@@ -4,23 +4,28 @@ They do what a text stream on a descriptor does (W46), with these differences: `
 working, since handlers and progress bars keep them for the worker's life; lone surrogates are written by
 backslashreplace; ``encoding`` stays UTF-8. ``buffer`` takes bytes and routes them like text.
 
-Every method that writes runs inside ``gate.runtime()``: a cancel is raised before or after it, never in the middle.
+Every method that sends runs inside ``gate.runtime()``: a cancel is raised before or after it, never in the middle. A
+``write`` of text that only waits is one append to a queue, so a cancel in it is before or after that.
 """
 
 from __future__ import annotations
 
 import io
-from threading import get_ident
 from typing import Any, Final, Protocol
 
 from cog_trio.bridge.protocol import LogSource
 from cog_trio.worker.cancel.gate import gate
+from cog_trio.worker.logs.run_log import TextLog, current
 
 ERRORS: Final = "backslashreplace"
 
 
 class Router(Protocol):
     """Where text goes."""
+
+    @property
+    def only(self) -> TextLog | None:
+        """The log of text that nobody claims, if it is a run's."""
 
     def write(self, source: LogSource, text: str | bytes) -> None: ...
 
@@ -47,16 +52,10 @@ class RoutedStream(io.TextIOBase):
     def write(self, text: str, /) -> int:
         if type(text) is not str:
             text = _plain(text)
-        if get_ident() != gate.main:
-            self.router.write(self.source, text)
-            return len(text)
-        gate.depth += 1  # ``with gate.runtime()``, at half its price: every print comes twice through here
-        try:
-            self.router.write(self.source, text)
-        finally:
-            gate.depth -= 1
-            if gate.pending:
-                gate.deliver()
+        run_log = current.get() or self.router.only
+        if run_log is None or not run_log.hold(self.source, text):
+            with gate.runtime():
+                self.router.write(self.source, text)
         return len(text)
 
     def flush(self) -> None:
@@ -171,6 +170,7 @@ class PlainRouter:
     """Straight to descriptors 1 and 2: for forked children, whose text is captured by the pipes."""
 
     def __init__(self) -> None:
+        self.only: Final = None
         self.stdout: Final = open_plain(1)
         self.stderr: Final = open_plain(2)
 

@@ -46,7 +46,9 @@ from cog_trio.bridge.protocol import (
     Shutdown,
     ShuttingDown,
     SlotId,
+    WorkerLog,
 )
+from cog_trio.worker.ipc.dropped_lines import DroppedLines
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
 from cog_trio.worker.model.tracebacks import one_line
 from cog_trio.worker.process.model_runtime import ModelRuntime
@@ -69,6 +71,7 @@ class IOThread:
         self.inbox: Final[queue.SimpleQueue[Init | None]] = queue.SimpleQueue()  # None: leave
         self.control: Final = MessageWriter(control_out, lambda: self.post(self._start_soon, self.control.flush))
         self.slots: Final[list[Slot]] = []
+        self._dropped: Final = DroppedLines(lambda: self.post(self._start_soon, self._dropped.report), self.send)
         self.stopping = False  # Shutdown has come
         self._control_in = control_in
         self._slot0 = slot0
@@ -103,14 +106,22 @@ class IOThread:
         if self._thread.is_alive() and self._nursery is not None:
             self.post(self._nursery.cancel_scope.cancel)
             self._thread.join(LAST_WORDS)
+        if self._dropped.report_now():
+            self.control.finish(LAST_WORDS)
 
     # Any thread (IOThreadInterface)
 
     def send(self, message: ControlResponse) -> None:
+        if isinstance(message, WorkerLog) and self.control.full:  # the parent takes nothing, and this may be dropped
+            self.drop_lines(1)
+            return
         try:
             self.control.write(encode_line(message))
         except WriterBroken:
             return  # the parent is gone: the end of the channel's other half is about to kill us
+
+    def drop_lines(self, count: int) -> None:
+        self._dropped.add(count)
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
         """Have a function called in this thread; lost once it has ended. A fault in it is one of everyone's."""

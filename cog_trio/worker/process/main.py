@@ -43,7 +43,7 @@ def run(control_in: int, control_out: int, slot0: int, out_r: int, err_r: int) -
     gate.install(CancelationException)
     io = IOThread(control_in, control_out, slot0)
     atexit.register(io.stop)  # runs after capture's own handler, which runs after those of user code
-    capture = install(io.control, out_r, err_r)
+    capture = install(io.control, out_r, err_r, io.drop_lines)
     capture.private.update((control_in, slot0))
     io.start(capture.pump)
     guard(gate, StrayExceptions(io).report)

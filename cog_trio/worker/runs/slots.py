@@ -72,6 +72,9 @@ class IOThreadInterface(Protocol):
     def slot_broke(self, slot: Slot, reason: str) -> None:
         """Tell the parent, and end the run that is open on the slot."""
 
+    def drop_lines(self, count: int) -> None:
+        """Count lines of text that were dropped; from any thread, never blocks."""
+
 
 def end_forked_child(fault: BaseException | None) -> NoReturn:
     """User code forked this process and let it return to us: it is no worker, whatever it holds.
@@ -149,7 +152,9 @@ class Job:
         self.predict: Final = predict
         self.model: Final = model  # the callable that it calls
         self.context: dict[str, str] = predict.context
-        self.run_log: Final = RunLog(slot.index, predict.id, predict.run, slot.emit, slot.writer, slot.ask_late)
+        self.run_log: Final = RunLog(
+            slot.index, predict.id, predict.run, slot.emit, slot.writer, slot.ask_late, slot.io_thread.drop_lines
+        )
         self.stage = Stage.WAITING
         self.fetching: Final = trio.CancelScope()  # around the wait for files
         self.scope: Scope | None = None  # of its user code, while that runs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -11,11 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-from cog_trio.bridge.codec import LineBuffer, control_responses
+from cog_trio.bridge.codec import FrameBuffer, LineBuffer, control_responses, encode_frame, slot_responses
 from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId
+from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
 from cog_trio.worker.logs import run_log as record_module
-from cog_trio.worker.logs.run_log import BURST, LATE, RunLog, ServiceLog, current
+from cog_trio.worker.logs.run_log import HELD, LATE, LOOP_CUT, LOOP_ROOM, TOKENS, RunLog, ServiceLog, current
 
 JOIN = 20.0  # seconds that a thread of a test may take
 OUT, ERR = LogSource.STDOUT, LogSource.STDERR
@@ -257,36 +260,40 @@ def test_there_is_no_current_record_outside_of_runs() -> None:
 
 
 class Watch:
-    """Stands in for the time module: a clock that is set by hand."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     mine = Watch()
-    monkeypatch.setattr(record_module, "time", mine)
+    monkeypatch.setattr(record_module, "monotonic", lambda: mine.now)
     return mine
+
+
+def say(one: RunLog, source: LogSource, text: str) -> None:
+    """Write as a stream does."""
+    if not one.hold(source, text):
+        one.write(source, text)
 
 
 def torrent(sent: list[LogLine], asked: list[RunLog], watch: Watch) -> RunLog:
     """A record in the middle of a torrent: some lines are out, the last one waits."""
     one = RunLog(SlotId(0), PredictionId("a"), 1, sent.append, None, asked.append)
-    for number in range(BURST + 2):
+    for number in range(FIRST + 1):
         watch.now += 0.00001
-        one.write(OUT, f"{number}")
-        one.write(OUT, "\n")
-    assert [line.data for line in sent] == [f"{number}\n" for number in range(BURST + 1)]
+        say(one, OUT, f"{number}")
+        say(one, OUT, "\n")
+    assert [line.data for line in sent] == [f"{number}\n" for number in range(FIRST)]
     assert asked == [one]
     sent.clear()
     return one
 
 
-LAST = f"{BURST + 1}\n"  # what waits in it
+FIRST = int(TOKENS)  # lines that leave at once, come they ever so fast
+LAST = f"{FIRST}\n"  # what waits in a torrent
 
 
 def test_in_a_torrent_lines_travel_together_and_none_is_lost(watch: Watch) -> None:
@@ -295,28 +302,41 @@ def test_in_a_torrent_lines_travel_together_and_none_is_lost(watch: Watch) -> No
     lines = [f"line {number}\n" for number in range(20_000)]
     for line in lines:
         watch.now += 0.00001
-        one.write(OUT, line[:-1])
-        one.write(OUT, "\n")
+        say(one, OUT, line[:-1])
+        say(one, OUT, "\n")
     one.finish()
     assert "".join(line.data for line in sent) == "".join(lines)
     assert len(sent) < len(lines) / 20
+
+
+def test_a_crash_after_a_few_prints_costs_none(watch: Watch) -> None:
+    """The first lines after a pause are with the kernel when ``print`` returns."""
+    sent: list[LogLine] = []
+    one = RunLog(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda run_log: None)
+    for _ in range(3):
+        sent.clear()
+        for number in range(FIRST):
+            say(one, OUT, f"line {number}")
+            say(one, OUT, "\n")
+            assert len(sent) == number + 1
+        watch.now += 1.0
 
 
 def test_without_the_io_thread_nothing_is_held(watch: Watch) -> None:
     sent: list[LogLine] = []
     one = run_log(sent)
     for _ in range(1000):
-        one.write(OUT, "x\n")
+        say(one, OUT, "x\n")
     assert len(sent) == 1000
 
 
-@pytest.mark.parametrize("gap", [0.00011, 0.001, 1.0])
+@pytest.mark.parametrize("gap", [0.001, 0.0011, 1.0])
 def test_lines_that_come_slower_leave_at_once(watch: Watch, gap: float) -> None:
     sent: list[LogLine] = []
     one = RunLog(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda run_log: None)
     for number in range(500):
         watch.now += gap
-        one.write(OUT, "x\n")
+        say(one, OUT, "x\n")
         assert len(sent) == number + 1
 
 
@@ -324,13 +344,13 @@ def test_after_a_pause_a_torrent_is_over(watch: Watch) -> None:
     sent: list[LogLine] = []
     one = torrent(sent, [], watch)
     watch.now += 0.02
-    one.write(OUT, "now\n")
+    say(one, OUT, "now\n")
     assert [line.data for line in sent] == [LAST + "now\n"]
 
 
 def test_standard_error_a_flush_and_other_frames_take_along_what_waits(watch: Watch) -> None:
     sent: list[LogLine] = []
-    torrent(sent, [], watch).write(ERR, "error\n")
+    say(torrent(sent, [], watch), ERR, "error\n")
     assert sent == [LogLine(OUT, LAST), LogLine(ERR, "error\n")]
     sent.clear()
     torrent(sent, [], watch).flush(OUT)
@@ -346,6 +366,16 @@ def test_standard_error_a_flush_and_other_frames_take_along_what_waits(watch: Wa
     assert sent == [LogLine(OUT, LAST)]
 
 
+def test_descriptors_that_hold_text_are_read_before_a_line_waits(watch: Watch) -> None:
+    sent: list[LogLine] = []
+    one = torrent(sent, [], watch)
+    one.has_older = lambda: True
+    assert one.hold(OUT, "py")  # it ends no line: nothing of it is shown before what is older
+    assert not one.hold(OUT, "\n")
+    one.has_older = lambda: False
+    assert one.hold(OUT, "\n")
+
+
 async def test_what_a_torrent_leaves_is_sent_a_moment_later(
     watch: Watch, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -354,22 +384,114 @@ async def test_what_a_torrent_leaves_is_sent_a_moment_later(
     one = torrent(sent, asked, watch)
     with trio.move_on_after(LATE * 1.5):
         await one.send_late()
-    assert sent == [LogLine(OUT, LAST)]
+    assert sent == []  # it goes on: its own thread sends
+    watch.now += 0.002
     asked.clear()
     await one.send_late()  # ends by itself
-    watch.now += 0.00001
-    one.write(OUT, "more\n")
+    assert sent == [LogLine(OUT, LAST)]
+    for _ in range(3):
+        say(one, OUT, "more\n")
     assert asked == [one]  # and is asked for again
     one.finish()
     await one.send_late()
-    assert [line.data for line in sent] == [LAST, "more\n"]
+    assert "".join(line.data for line in sent) == LAST + "more\n" * 3
 
 
-def test_text_without_an_end_waits_within_bounds() -> None:
+@pytest.mark.parametrize("size", [1, 100, 5000])
+def test_text_without_an_end_waits_within_bounds(size: int) -> None:
     sent: list[LogLine] = []
     one = run_log(sent)
-    for _ in range(10_000):
-        one.write(OUT, "x" * 100)
-    assert sum(len(line.data) for line in sent) >= 10_000 * 100 - 2**17
+    count = 5_000_000 // size if size > 1 else 200_000
+    for _ in range(count):
+        say(one, OUT, "x" * size)
+    assert sum(len(line.data) for line in sent) >= min((count - HELD) * size - 2**17, 4 * 2**20 - 2**17)
     one.finish()
-    assert "".join(line.data for line in sent) == "x" * 1_000_000
+    text = "".join(line.data for line in sent)
+    assert text == "x" * (count * size) or "TRUNCATED" in text  # a line of over 4 MiB is cut
+
+
+def test_held_text_of_a_thread_that_is_late_goes_to_the_service_log(service: Service) -> None:
+    sent: list[LogLine] = []
+    one = RunLog(SlotId(0), PredictionId("a"), 1, sent.append, None, lambda run_log: None)
+    one.service = service.log
+    one.finish()
+    say(one, OUT, "late")
+    one.flush(OUT)
+    assert (sent, service.take()) == ([], [Log(OUT, "late", PredictionId("a"))])
+
+
+class Stalled:
+    """A record on a socket that nobody reads, as of an async model's run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(gate, "in_task", lambda: True)
+        monkeypatch.setattr(gate, "main", threading.get_ident())
+        self.ours, self.theirs = socket.socketpair()
+        self.writer = MessageWriter(self.theirs.fileno(), lambda: None)
+        self.dropped: list[int] = []
+        self.log = RunLog(
+            SlotId(0),
+            PredictionId("a"),
+            1,
+            lambda line: self.writer.write(encode_frame(line)),
+            self.writer,
+            drop=self.dropped.append,
+        )
+
+    def read(self) -> str:
+        """What comes until nothing is pending."""
+        frames, texts = FrameBuffer(), []
+        self.ours.setblocking(False)
+        while True:
+            try:
+                frames.feed(self.ours.recv(2**20))
+            except BlockingIOError:
+                if self.writer.finish(0.0):
+                    break
+        with contextlib.suppress(BlockingIOError):
+            while data := self.ours.recv(2**20):
+                frames.feed(data)
+        for body in frames.frames():
+            line = slot_responses.decode(body)
+            assert isinstance(line, LogLine)
+            texts.append(line.data)
+        return "".join(texts)
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stalled]:
+    stalled = Stalled(monkeypatch)
+    yield stalled
+    stalled.close()
+
+
+@pytest.mark.parametrize("size", [100, 10_000, 3 * 2**20])
+def test_text_of_an_event_loops_thread_waits_within_a_bound_and_is_cut_and_counted(stalled: Stalled, size: int) -> None:
+    """Given a reader that stalls, printing never blocks; what is over the bound is cut, with a mark, and counted."""
+    line = "x" * (size - 1) + "\n"
+    count = 3 * LOOP_ROOM // size
+    for _ in range(count):
+        say(stalled.log, OUT, line)
+    assert LOOP_ROOM - size <= stalled.writer.pending <= LOOP_ROOM * 1.2
+    text = stalled.read()
+    assert text.endswith(LOOP_CUT)
+    assert sum(stalled.dropped) == count - text[: -len(LOOP_CUT)].count("\n")
+    say(stalled.log, OUT, "room again\n")
+    assert stalled.read() == "room again\n"
+
+
+def test_one_text_over_the_bound_is_cut(stalled: Stalled) -> None:
+    say(stalled.log, OUT, "y\n" * LOOP_ROOM)
+    assert stalled.dropped == [LOOP_ROOM // 2]
+    assert stalled.read() == "y\n" * (LOOP_ROOM // 2) + LOOP_CUT
+
+
+def test_bytes_are_cut_as_text_is(stalled: Stalled) -> None:
+    for _ in range(5):
+        stalled.log.write(OUT, b"z" * LOOP_ROOM + b"\n")
+    assert stalled.read().endswith(LOOP_CUT)
+    assert len(stalled.dropped) == 5
