@@ -38,7 +38,6 @@ REASONS: Final[Mapping[str, str]] = {  # satellites that stay files of their own
     "sdk/_legacy_types.py": "types of older Cog releases, apart from those of today",
     "sdk/legacy/errors.py": "Cog's name: `cog.errors`",
     "sdk/mimetypes_ext.py": "Cog's name: `cog.mimetypes_ext`",
-    "config/option.py": "what one setting is, apart from the table of all",
     "server/pid1.py": "what a process does as the init of a container; nothing of the server",
     "testing/clock.py": "a fake clock that waits for threads; knows nothing of pytest or workers",
     "testing/model_lookup.py": "which file the name of a model means; nothing of pytest",

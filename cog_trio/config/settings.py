@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cog_trio.config.option import Setting, setting
 from cog_trio.config.parsers import (
     BEARER,
     COUNT,
@@ -44,6 +43,7 @@ from cog_trio.config.parsers import (
     UPLOAD_URL,
     WHOLE_SECONDS,
     WORKERS,
+    Parser,
 )
 from cog_trio.config.parsers import FALSE as FALSE
 from cog_trio.config.parsers import TRUE as TRUE
@@ -55,6 +55,33 @@ RUST_LEVELS: Final[Mapping[str, str]] = {**LEVELS, "trace": "debug"}
 
 class BadSetting(ValueError):
     """A flag or variable has a value that can't be used; the text is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table, beside its field's name and default."""
+
+    flag: str  # empty: set by the variable alone
+    parser: Parser
+    meaning: str
+    variable: str
+    default: Any = None  # of the field
+    shown: str = ""  # the default in words, where the value alone does not say it
+    aliases: tuple[str, ...] = ()
+    lenient: Parser | None = None  # the variable is Cog's: it is parsed by this, and a wrong value is only warned of
+    bare: bool = False  # the flag may stand alone, which means true
+    switch: bool = False  # the flag always stands alone
+    many: bool = False  # the flag may be repeated; the variable is a list with commas
+    container: bool = False  # a flag of the container entry too
+    client: bool = False  # a flag of run and train alone
+    secret: bool = False  # its value is never shown
+    field: str = ""
+
+
+def setting(default: Any, flag: str, parser: Parser, meaning: str, *, variable: str = "", **more: Any) -> Any:
+    named = variable or "COG_TRIO_" + flag.removeprefix("--").replace("-", "_").upper()
+    option = Setting(flag, parser, meaning, named, default, **more)
+    return dataclasses.field(default=default, repr=not option.secret, metadata={"option": option})
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cog_trio.cli import COMMANDS, commands, options
 from cog_trio.cli.run.command import command as run
 from cog_trio.cli.serve.command import command as serve
 from cog_trio.config import settings
-from cog_trio.config.option import Setting
+from cog_trio.config.settings import Setting
 from cog_trio.server.http import entry
 
 

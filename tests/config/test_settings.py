@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from cog_trio.config import parsers, settings
-from cog_trio.config.option import Setting
-from cog_trio.config.settings import OPTIONS, BadSetting, Settings, read
+from cog_trio.config.settings import OPTIONS, BadSetting, Setting, Settings, read
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "settings.md"
 
