@@ -158,6 +158,22 @@ async def test_W67_an_input_is_the_output_fifty_times(serve_model: ServeModel) -
             await nothing_is_left(server)
 
 
+async def test_a_child_that_still_writes_beside_an_input_costs_nothing(serve_model: ServeModel) -> None:
+    """Given a model that leaves a child behind which writes beside the input, when its run ends and the folder is
+    removed, then the run succeeds, the same worker serves the next one, and the folder is gone soon after the child."""
+    url = "data:text/plain;base64,aGVsbG8="
+    with trio.fail_after(60):
+        async with serve_model(MODEL) as server:
+            worker = worker_of(server).pid
+            for _ in range(3):
+                done = await run(server, "leave_a_writer", image=url)
+                assert (done["status"], done["output"]) == ("succeeded", "left")
+            assert (await run(server, "input", image=url))["output"] == url
+            assert worker_of(server).pid == worker
+            assert (await server.health())["status"] == "READY"
+            await nothing_is_left(server)
+
+
 @pytest.mark.covers("worker:W51")
 async def test_W51_files_inside_values_without_uploads(serve_model: ServeModel) -> None:
     """Given a result with files in a dataclass and in a list in a list, one of them over the size of a frame, then

@@ -40,7 +40,6 @@ class Where(Enum):
     WATCHER = "watcher"  # the grace of a prediction whose last follower has left
     RELOAD = "reload"
     FILES = "files"  # temporary folders and the readiness file
-    METRICS = "metrics"
     CONNECTION = "connection"
     REQUEST = "request"
 
