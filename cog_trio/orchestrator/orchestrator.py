@@ -371,12 +371,13 @@ class Orchestrator:
             raise ProtocolBroken("Described twice, or without slots")
         self.described = message
         self._on_event(message)
-        if self.life.state is ProcessState.SPAWNED:
+        lives = self.life.state is ProcessState.SPAWNED
+        if lives:
             self.life.step(ProcessFact.DESCRIBED)
-            if self._init.describe:
-                self.asked = True  # it ends by itself now
-                self._start()
-                return
+        if self._init.describe:  # it ends by itself now, or has ended before this was read
+            self.asked = True
+            self._start()
+        elif lives:
             self._nursery.start_soon(self._prepare_for, message)
             if message.concurrency > 1:
                 self._nursery.start_soon(self._open_more_slots, message.concurrency - 1)
@@ -442,8 +443,11 @@ class Orchestrator:
             self._pool.add(self._idle, self._number)
 
     def _start(self) -> bool:
-        """It is usable, unless the one who waits for it was cancelled: no shield may go up then."""
-        if trio.current_effective_deadline() == -math.inf:
+        """It is usable, unless the one who waits for it was cancelled: no shield may go up then.
+
+        Of a worker that has ended already, the cancellation of its own readers is not that.
+        """
+        if self.life.state in TAKES_MESSAGES and trio.current_effective_deadline() == -math.inf:
             return False
         self.deadlines.lift("setup")
         self.pumps.shield = True
