@@ -18,7 +18,7 @@ PROCESSES := $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) +
 CORES := $(shell python3 -c "import os; print(min(4, os.cpu_count() or 1))" 2>/dev/null || echo 2)
 TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 
-.PHONY: serve test test-fast check format rows map system test-all chaos soak fuzz docs clean help
+.PHONY: serve test test-fast check format rows map system test-all chaos soak pipes fuzz docs clean help
 
 serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
 	@exec $(VENV)/bin/cog-trio serve $(MODEL)
@@ -68,6 +68,9 @@ chaos: $(STAMP)  ## random acts against one server after the other for SECONDS; 
 soak: $(STAMP)  ## COUNT predictions on a sync and on an async model with flat memory, and the strict figures under load
 	COG_TRIO_SOAK=$(COUNT) $(VENV)/bin/python -m pytest -s scenarios/faults/test_soak.py \
 		scenarios/faults/test_load.py scenarios/test_files.py::test_hundreds_of_predictions_with_files_leave_nothing
+
+pipes: $(STAMP)  ## 1 GB of output into a pipe whose reader sleeps for 20 s, as a file and as 1,000,000 chunks
+	COG_TRIO_PIPE_MIB=1024 COG_TRIO_PIPE_WAIT=20 $(VENV)/bin/python -m pytest -s scenarios/test_pipes.py
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; strict: a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml

@@ -41,7 +41,6 @@ RUNNERS: Final = {
 
 SHIELDS: Final = {  # that have no deadline of their own, and what ends them
     "orchestrator/worker_handle.py": "the service's shutdown, which always comes",
-    "cli/run/console.py": "a deadline that is set in the same step",
     "orchestrator/orchestrator.py": "the end of open_orchestrator, after its grace",
     "testing/fakes.py": "the end of the worker that is played",
     "transport/http/protocol/server.py": "a deadline, as soon as the end begins",

@@ -6,31 +6,31 @@ any other ``extra`` is shown the same way, but lists are for machines: JSON alon
 lines about one of them have its number as ``worker``. Control characters are
 escaped in both formats, so no id and no text of a user can start a line of its own, or be shown as another.
 
-A log reader that stalls must never stall predictions, and a write to stderr can block. So a line is written at
-once only if stderr says that it has room for it; otherwise it waits for a thread that may block, and later lines
-wait behind it. What waits is bounded in bytes; beyond that lines are dropped, and the number of them is told as
-soon as there is room. ``open_log`` owns the thread and ends it, with a deadline.
+A log reader that stalls must never stall predictions, and a write to stderr can block. So a line is queued, and a
+thread renders and writes it (``stream_writer.py``): the event loop spends only the time that the queue takes. The
+queue is bounded; beyond its bound lines are dropped and counted, and one line says how many as soon as there is room.
+``open_log`` owns the thread, and at the end gives it some seconds to write what is left.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
-import os
-import select
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Literal
 
+from cog_trio.cli.stream_writer import StreamWriter
 from cog_trio.orchestrator.log_context import WorkerLogFilter
 
 MAX_WAITING: Final = 8 * 2**20  # bytes of lines that stderr has not taken yet
-LAST_WORDS: Final = 2.0  # seconds that the lines still waiting get at the end
+OVERHEAD: Final = 512  # bytes that a line counts for beside its text: its record, and the fields around it
+PAUSE: Final = 0.005  # seconds for which lines are gathered into one write
+LAST_WORDS: Final = 5.0  # seconds that the lines still waiting get at the end
 PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 UNUSED: Final = ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks", "_srcfile")
 """What ``logging`` looks up for each record unless told not to (its how-to, "Optimization"); no format shows it."""
@@ -55,8 +55,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **extras(record),
         }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+        if trace := _trace(record):
+            fields["exception"] = trace
         return _encode(fields)
 
 
@@ -71,100 +71,74 @@ class ConsoleFormatter(logging.Formatter):
             for name, value in extras(record).items()
             if not isinstance(value, list)
         )
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+        if trace := _trace(record):
+            line += f"\n{trace}"
         return line
 
 
-class LogWriter(logging.Handler):
-    """Writes lines, or hands them to a thread when that would block; never raises."""
+class LogHandler(logging.Handler):
+    """Queues lines for the thread that renders and writes them; never blocks, never raises.
 
-    def __init__(self, descriptor: int) -> None:
+    ``on_dropped`` is called with the number of lines each time that some are dropped, in the thread that logs.
+    """
+
+    def __init__(self, descriptor: int, on_dropped: Callable[[int], None] = lambda count: None) -> None:
         super().__init__()
+        self.on_dropped = on_dropped
         self._descriptor = descriptor
-        self._room = select.poll()
-        self._room.register(descriptor, select.POLLOUT)
-        self._lines: deque[bytes] = deque()
-        self._waiting = 0  # bytes
-        self._dropped = 0
-        self._closing = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._write, name="cog_trio log", daemon=True)
-        self._thread.start()
+        self._untold = 0  # lines that were dropped since the last line that said so
+        self._writer = StreamWriter(self._tell_dropped, pause=PAUSE)
+        self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = self.format(record).encode(errors="backslashreplace") + b"\n"
-        with self._changed:
-            if not self._waiting and not self._dropped and len(line) <= select.PIPE_BUF:
-                line = line[self._write_now(line) :]
-            if not line:
-                return
-            if self._waiting + len(line) > MAX_WAITING:
-                self._dropped += 1
-                return
-            self._lines.append(line)
-            self._waiting += len(line)
-            self._changed.notify()
+        record.msg, record.args = record.getMessage(), None  # what it was made of may change before it is rendered
+        size = len(record.msg) + OVERHEAD
+        if record.exc_info:  # it keeps frames alive, and all that is in them
+            record = copy.copy(record)
+            record.exc_text, record.exc_info = _trace(record), None
+            size += len(record.exc_text)
+        if self._untold or self._writer.waiting + size > MAX_WAITING:
+            self._untold += 1
+            self.on_dropped(1)
+            return
+        self._writer.write(self._descriptor, partial(self._render, record), size)
 
-    def _write_now(self, line: bytes) -> int:
-        """How much of the line was taken; a pipe that has room takes ``PIPE_BUF`` bytes without blocking."""
-        if [events for _, events in self._room.poll(0)] != [select.POLLOUT]:
-            return 0
+    def _render(self, record: logging.LogRecord) -> bytes:
         try:
-            return os.write(self._descriptor, line)
-        except OSError:  # the thread finds out what it is
-            return 0
+            return self.format(record).encode(errors="backslashreplace") + b"\n"
+        except Exception as error:  # noqa: BLE001 (a line that can't be rendered must not end the log)
+            return f"a log line of {record.name} can't be rendered: {error!r}\n".encode(errors="backslashreplace")
+
+    def _tell_dropped(self) -> None:
+        """Called by the thread: once the reader is back, say in one line how much it has missed."""
+        if not self._untold or self._writer.waiting > MAX_WAITING // 2:
+            return
+        self.acquire()
+        try:
+            note = logging.makeLogRecord({"name": __name__, "levelno": 30, "levelname": "WARNING"})
+            note.msg = f"{self._untold} log lines were dropped: stderr is too slow"
+            self._untold = 0
+            self._writer.write(self._descriptor, partial(self._render, note), len(note.msg) + OVERHEAD)
+        finally:
+            self.release()
 
     def finish(self, seconds: float) -> None:
         """Write what waits, for at most that long. Later lines are lost."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        self._thread.join(seconds)
-
-    def _write(self) -> None:
-        while (chunk := self._take()) is not None:
-            view = memoryview(chunk)
-            while view:
-                try:
-                    view = view[os.write(self._descriptor, view) :]
-                except BlockingIOError:  # somebody made the descriptor non-blocking, for all who share it
-                    time.sleep(0.01)
-                except OSError:  # nobody reads any more: from here on there is nobody to tell
-                    return
-            with self._changed:
-                self._waiting -= len(chunk)
-
-    def _take(self) -> bytes | None:
-        with self._changed:
-            while not self._lines and not self._dropped:
-                if self._closing:
-                    return None
-                self._changed.wait()
-            chunk = b"".join(self._lines)
-            self._lines.clear()
-            dropped, self._dropped = self._dropped, 0
-            if dropped:
-                note = logging.makeLogRecord({"name": __name__, "levelno": 30, "levelname": "WARNING"})
-                note.msg = f"{dropped} log lines were dropped: stderr is too slow"
-                told = self.format(note).encode() + b"\n"
-                chunk += told
-                self._waiting += len(told)
-            return chunk
+        self._writer.close(seconds)
 
 
 @contextmanager
 def open_log(level: str, style: Literal["console", "json"]) -> Iterator[None]:
     """Route all logging of the process to stderr while this is open; other packages only from warnings up."""
-    writer = LogWriter(sys.stderr.fileno())
-    writer.setFormatter(JsonFormatter() if style == "json" else ConsoleFormatter())
-    writer.addFilter(WorkerLogFilter())
+    handler = LogHandler(sys.stderr.fileno())
+    handler.setFormatter(JsonFormatter() if style == "json" else ConsoleFormatter())
+    handler.addFilter(WorkerLogFilter())
     root, ours = logging.getLogger(), logging.getLogger("cog_trio")
     before = root.level, ours.level
     looked_up = {name: getattr(logging, name) for name in UNUSED if hasattr(logging, name)}
     for name in looked_up:
         setattr(logging, name, None)
-    root.addHandler(writer)
+    root.addHandler(handler)
     root.setLevel(logging.WARNING)
     ours.setLevel(level.upper())
     logging.captureWarnings(True)
@@ -176,13 +150,20 @@ def open_log(level: str, style: Literal["console", "json"]) -> Iterator[None]:
             setattr(logging, name, value)
         root.setLevel(before[0])
         ours.setLevel(before[1])
-        root.removeHandler(writer)
-        writer.finish(LAST_WORDS)
+        root.removeHandler(handler)
+        handler.finish(LAST_WORDS)
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:
     """What the caller gave by ``extra``."""
     return {name: value for name, value in vars(record).items() if name not in PLAIN}
+
+
+def _trace(record: logging.LogRecord) -> str:
+    """The traceback as text; empty if there is none."""
+    if record.exc_info and not record.exc_text:
+        return logging.Formatter().formatException(record.exc_info)
+    return record.exc_text or ""
 
 
 def _timestamp(record: logging.LogRecord) -> str:

@@ -116,12 +116,14 @@ class EventLog:
         "_waiting",
         "ended",
         "held",
+        "patience",
         "run",
     )
 
     def __init__(self, run: str = "1", capacity: int = CAPACITY, *, slows: bool = False) -> None:
         self.run = run
         self.ended = False
+        self.patience = PATIENCE  # seconds that the run is slowed for a follower that takes nothing
         self.held = 0  # bytes of logs and metrics in _events: what it keeps beside the prediction's output
         self._slows = slows
         self._capacity = capacity
@@ -271,12 +273,12 @@ class EventLog:
         )
 
     async def wait_room(self) -> None:
-        """Wait while the run has to: until the follower has taken enough, or nothing for ``PATIENCE`` seconds.
+        """Wait while the run has to: until the follower has taken enough, or nothing for ``patience`` seconds.
 
         Cancellation: nothing is lost.
         """
         while self.is_full:
-            with trio.move_on_after(PATIENCE) as patience:
+            with trio.move_on_after(self.patience) as patience:
                 await self._room.park()
             if patience.cancelled_caught:
                 self._patient = False  # until it takes something

@@ -42,6 +42,7 @@ class Bounds(NamedTuple):
 
 
 BOUNDS: Final = Bounds()
+FORGOTTEN: Final = msgspec.Raw(b"null")  # stands for an item that was freed
 
 
 def utcnow() -> datetime:
@@ -241,6 +242,13 @@ class Prediction:
         while self._shown < len(self._outputs) and (output := self._outputs[self._shown]) is not None:
             self.event_log.output(self._shown, len(memoryview(output)))
             self._shown += 1
+
+    def forget_outputs(self, first: int, end: int) -> None:
+        """Free the items from ``first`` up to ``end``: their only reader has taken them. They are null from then on."""
+        for index in range(first, end):
+            if (output := self._outputs[index]) is not None:
+                self.output_size -= len(memoryview(output)) - len(memoryview(FORGOTTEN))
+                self._outputs[index] = FORGOTTEN
 
     def record_metric(self, name: str, value: msgspec.Raw, mode: MetricMode) -> None:
         """Merge one recorded metric; one that JSON can't carry on is told in the logs."""

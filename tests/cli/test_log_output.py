@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cog_trio.cli import log_output
-from cog_trio.cli.log_output import ConsoleFormatter, JsonFormatter, LogWriter
+from cog_trio.cli.log_output import ConsoleFormatter, JsonFormatter, LogHandler
 from cog_trio.orchestrator.log_context import WORKER, WorkerLogFilter
 
 
@@ -87,7 +87,7 @@ def test_console_leaves_lists_to_json() -> None:
 
 
 def test_writer_writes_all_in_order(pipe: tuple[int, int]) -> None:
-    writer = LogWriter(pipe[1])
+    writer = LogHandler(pipe[1])
     writer.setFormatter(logging.Formatter("%(message)s"))
     for number in range(100):
         writer.emit(_record(str(number)))
@@ -99,7 +99,8 @@ def test_stalled_reader_stalls_nobody_and_is_told_how_much_it_missed(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_output, "MAX_WAITING", 200_000)
-    writer = LogWriter(pipe[1])
+    counted: list[int] = []
+    writer = LogHandler(pipe[1], counted.append)
     writer.setFormatter(logging.Formatter("%(message)s"))
     for _ in range(1000):
         writer.emit(_record("x" * 999))  # five times what may wait; nobody reads yet
@@ -112,6 +113,7 @@ def test_stalled_reader_stalls_nobody_and_is_told_how_much_it_missed(
         dropped = sum(int(note.split()[0]) for note in notes)
     writer.finish(10)
     assert written + dropped == 1000
+    assert sum(counted) == dropped
     assert written + len(notes) == len(lines)
     assert dropped >= 500
 
@@ -119,10 +121,10 @@ def test_stalled_reader_stalls_nobody_and_is_told_how_much_it_missed(
 def test_reader_that_is_gone_ends_the_writer_quietly() -> None:
     read, write = os.pipe()
     os.close(read)
-    writer = LogWriter(write)
+    writer = LogHandler(write)
     writer.emit(_record("nobody"))
     writer.finish(10)
-    assert not writer._thread.is_alive()
+    assert not writer._writer.waiting
     os.close(write)
 
 

@@ -37,7 +37,7 @@ FIELDS: Final = (
 )
 
 
-def asking(function: F) -> F:
+def run_arguments(function: F) -> F:
     """The options of ``run`` and ``train``."""
     for decorate in reversed(
         (
@@ -113,10 +113,10 @@ def answer(
             from cog_trio.cli.run.remote_run import run_there
 
             return run_there(chosen, early, run_options)
-    launch = make_plan(model, given, terminal=False, x_mode=mode)
-    if mode == options.TRAIN and launch.train is None:
+    plan = make_plan(model, given, terminal=False, x_mode=mode)
+    if mode == options.TRAIN and plan.train is None:
         raise click.ClickException(f"{model} has no training")
-    return _run_here(replace(launch, environment={**launch.environment, **variables}), run_options)
+    return _run_here(replace(plan, environment={**plan.environment, **variables}), run_options)
 
 
 def _run_here(plan: LaunchPlan, run_options: RunOptions) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -22,6 +23,7 @@ from cog_trio.cli.run.output_writer import STDOUT, BadOutput, OutputForm, Output
 if TYPE_CHECKING:
     from cog_trio.cli.run.run_request import RunOptions
 
+PIECE: Final = 2**18  # bytes of a file that are read at a time
 DONE: Final = 0  # exit codes (D38)
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -44,12 +46,12 @@ class DisplayStyle:
 class Display:
     """One prediction on a console."""
 
-    def __init__(self, console: Console, look: DisplayStyle, shape: OutputForm, staging: str | None = None) -> None:
+    def __init__(self, console: Console, style: DisplayStyle, form: OutputForm, staging: str | None = None) -> None:
         self._console = console
-        self._look = look
-        self._shape = shape
-        self._files = OutputNames(look.destination, staging, beside=look.as_json)
-        self._at_once = shape.streams and not look.as_json and (look.destination in (None, STDOUT) or shape.files)
+        self._style = style
+        self._form = form
+        self._files = OutputNames(style.destination, staging, beside=style.as_json)
+        self._at_once = form.streams and not style.as_json and (style.destination in (None, STDOUT) or form.files)
         self._seen = 0  # items that were shown
         self._told = 0  # files
         self._open = False  # what was printed last has not ended its line
@@ -78,7 +80,7 @@ class Display:
         self._console.phase("")
         output = prediction.get("output")
         try:
-            if self._look.as_json:
+            if self._style.as_json:
                 await self._show_whole(prediction)
             elif self._at_once:
                 await self._show_items(output[self._seen :] if isinstance(output, list) else ())
@@ -92,7 +94,7 @@ class Display:
             return DONE
         if self._console.closed.is_set():
             return FAILED  # nobody reads, so nobody is told
-        what = WHAT[self._look.mode]
+        what = WHAT[self._style.mode]
         if prediction["status"] == "canceled":
             self._console.say(self._marked(f"the {what} was canceled"))
         else:
@@ -107,55 +109,55 @@ class Display:
         return FAILED
 
     def _marked(self, text: str) -> str:
-        return f"\x1b[31m{NAME}: {text}\x1b[0m" if self._look.colour else f"{NAME}: {text}"
+        return f"\x1b[31m{NAME}: {text}\x1b[0m" if self._style.colour else f"{NAME}: {text}"
 
     # Parts.
 
     async def _show_items(self, values: Sequence[Any]) -> None:
-        if self._shape.glued and not self._shape.files and all(isinstance(value, str) for value in values):
+        if self._form.glued and not self._form.files and all(isinstance(value, str) for value in values):
             self._seen += len(values)  # the usual stream of text: many small items at once
             if text := "".join(values):
                 self._console.out(_encoded(text))
-                self._open = self._look.terminal and not text.endswith("\n")
+                self._open = self._style.terminal and not text.endswith("\n")
             return
         for value in values:
             await self._show_item(value)
 
     async def _show_item(self, value: Any) -> None:
-        if await self._to_stdout(value, self._shape.items):
+        if await self._to_stdout(value, self._form.items):
             self._seen += 1
             return
-        value = await self._replace(value, self._shape.items, (str(self._seen),))
+        value = await self._replace(value, self._form.items, (str(self._seen),))
         self._seen += 1  # a file that can't be written is tried again at the end
-        if self._shape.files:
+        if self._form.files:
             return
         text = value if isinstance(value, str) else pretty(value, indent=False)
         self._console.out(_encoded(f"{text}\n"))
 
     async def _show_output(self, value: Any) -> None:
-        if await self._to_stdout(value, self._shape.schema):
+        if await self._to_stdout(value, self._form.schema):
             return
-        if self._shape.glued and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        if self._form.glued and isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = "".join(value)
         whole = isinstance(value, str)
-        value = await self._replace(value, self._shape.schema)
-        if value is None or ((self._shape.files or whole) and self._files.written):
+        value = await self._replace(value, self._form.schema)
+        if value is None or ((self._form.files or whole) and self._files.written):
             return  # the place of a file is said, and its name is no output
         if isinstance(value, str):
             await self._show_text(value, ".txt")
         else:
-            indent = self._look.terminal or self._look.destination is not None
+            indent = self._style.terminal or self._style.destination is not None
             await self._show_text(pretty(value, indent=indent), ".json")
 
     async def _show_whole(self, prediction: Mapping[str, Any]) -> None:
         whole = dict(prediction)
         if "output" in whole:
-            whole["output"] = await self._replace(whole["output"], self._shape.schema)
+            whole["output"] = await self._replace(whole["output"], self._form.schema)
         await self._show_text(pretty(whole, indent=True), ".json")
 
     async def _show_text(self, text: str, suffix: str) -> None:
-        if self._look.destination in (None, STDOUT):
-            self._console.out(_encoded(text if self._look.destination else f"{text}\n"))
+        if self._style.destination in (None, STDOUT):
+            self._console.out(_encoded(text if self._style.destination else f"{text}\n"))
         else:
             data = _encoded(text if suffix == ".txt" else f"{text}\n")
             await trio.to_thread.run_sync(self._files.write, data, suffix)
@@ -163,12 +165,28 @@ class Display:
 
     async def _to_stdout(self, value: Any, schema: Mapping[str, Any]) -> bool:
         """Whether ``-o -`` has taken a file's content to stdout."""
-        if self._look.destination != STDOUT or self._look.as_json:
+        if self._style.destination != STDOUT or self._style.as_json:
             return False
         content = await trio.to_thread.run_sync(self._files.content, value, schema)
-        if content is not None:
+        if isinstance(content, Path):
+            await self._copy_to_stdout(content)
+        elif content is not None:
             self._console.out(content)
         return content is not None
+
+    async def _copy_to_stdout(self, path: Path) -> None:
+        """Write a file of any size to stdout, no faster than its reader takes it.
+
+        Raises:
+          BadOutput: it can't be read.
+        """
+        try:
+            async with await trio.open_file(path, "rb") as file:
+                while (piece := await file.read(PIECE)) and not self._console.closed.is_set():
+                    self._console.out(piece)
+                    await self._console.room()
+        except OSError as error:
+            raise BadOutput(f"an output file can't be read: {error.strerror or error}") from error
 
     async def _replace(self, value: Any, schema: Mapping[str, Any], place: Sequence[str] = ()) -> Any:
         if self._files.concern(value):
@@ -191,7 +209,7 @@ def plain(text: str) -> str:
     return text.translate(ESCAPES)
 
 
-def look_of(run_options: RunOptions) -> DisplayStyle:
+def display_style(run_options: RunOptions) -> DisplayStyle:
     """How results are shown, with what only the program itself knows: where it prints to."""
     terminal = sys.stdout.isatty()
     return DisplayStyle(

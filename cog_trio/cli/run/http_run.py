@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
-LOOK: Final = 0.5  # seconds between two looks at the state
+POLL: Final = 0.5  # seconds between two requests for the state
 SILENCE: Final = 60.0  # seconds without a byte of a stream, which has a comment every 15 s: it is dead
 CANCEL: Final = 10.0  # seconds for a cancel to be taken
 LARGEST: Final = 2**31  # bytes of an event: an output with its files
@@ -54,7 +54,7 @@ class HttpRun:
         """Run it and show its events; gives it at its end.
 
         Raises:
-          Refused, Gone: with the text for the user.
+          ServerRefused, ServerGone: with the text for the user.
           BadOutput: a file of the output can't be written.
         """
         return await self._beside(self._stream, values)
@@ -63,14 +63,14 @@ class HttpRun:
         """Run it and wait; gives it at its end. Raises: as ``stream``."""
         return await self._beside(self._wait, values)
 
-    async def _beside(self, ask: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _beside(self, send: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask, and cancel when we are told to; one error leaves the nursery as itself."""
         outcome: Mapping[str, Any] | Exception
         async with trio.open_nursery() as nursery:
             self._stop.gently = self._cancel.set
             nursery.start_soon(self._cancel_when_told)
             try:
-                outcome = await ask(await trio.to_thread.run_sync(encode, {"input": values}), nursery)
+                outcome = await send(await trio.to_thread.run_sync(encode, {"input": values}), nursery)
             except (ServerRefused, ServerGone, BadOutput) as error:
                 outcome = error
             except httpx.HTTPError as error:
@@ -94,7 +94,7 @@ class HttpRun:
     # Waiting.
 
     async def _wait(self, body: bytes, nursery: trio.Nursery) -> Mapping[str, Any]:
-        nursery.start_soon(self._look)
+        nursery.start_soon(self._poll_state)
         headers = {**self._server.headers, "content-type": JSON}
         reply = await self._server.client.put(self._url, content=body, headers=headers, timeout=WAITS)
         if reply.status_code != 200:
@@ -104,10 +104,10 @@ class HttpRun:
         self._show_logs(prediction)
         return prediction
 
-    async def _look(self) -> None:
+    async def _poll_state(self) -> None:
         """Show what is there so far, now and then."""
         while True:
-            await trio.sleep(LOOK)
+            await trio.sleep(POLL)
             try:
                 reply = await self._server.client.get(self._url, headers=self._server.headers)
             except httpx.HTTPError:
@@ -182,7 +182,7 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, Any]
     """Server-sent events out of a body in pieces: name and decoded data.
 
     Raises:
-      Refused: one of them is no event, or larger than ``LARGEST``.
+      ServerRefused: one of them is no event, or larger than ``LARGEST``.
     """
     name, data, begun, size = "", bytearray(), [b""], 0
     async for piece in pieces:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ import trio
 import cog_trio
 from cog_trio.bridge.json_value import decode_json
 from cog_trio.cli.options import NAME
-from cog_trio.cli.run.display import FAILED, Display, fault_line, look_of, refuse
+from cog_trio.cli.run.display import FAILED, Display, display_style, fault_line, refuse
 from cog_trio.cli.run.input_parser import BadInputs, InputParser
 from cog_trio.cli.run.output_writer import BadOutput, OutputForm
 from cog_trio.cli.run.session import StopRequest, encode, run_session
@@ -122,8 +123,12 @@ class _LocalRun:
             console.say(f"{NAME}: {refusal}")
             return FAILED
         display = Display(
-            console, look_of(run_options), OutputForm(document, run_options.mode), Path(self._staging).as_uri() + "/"
+            console,
+            display_style(run_options),
+            OutputForm(document, run_options.mode),
+            Path(self._staging).as_uri() + "/",
         )
+        prediction.event_log.patience = math.inf  # the model waits for our reader, however long it stalls
         self._stop.gently = prediction.cancel
         console.measure = partial(_fetched, prediction)
         try:
@@ -141,11 +146,13 @@ class _LocalRun:
             await subscription.wait()
             batch = subscription.read()
             if batch.lost:
-                self._console.say(f"{NAME}: {batch.lost} events were lost: what reads our output is too slow")
+                self._console.dropped += batch.lost
             for items, several in groupby(batch.events, _is_item):
                 if items and display.wants_items:
                     indices = [index for index in several if isinstance(index, int)]
                     await display.items(indices[0], [_decoded(prediction, index) for index in indices])
+                    if display.has_shown(indices[-1] + 1) and not prediction.terminal:
+                        prediction.forget_outputs(indices[0], indices[-1] + 1)
                     continue
                 for event in several:
                     if isinstance(event, LogEvent):

@@ -68,20 +68,15 @@ class OutputNames:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         return any(map(self.concern, inner))
 
-    def content(self, value: Any, schema: Mapping[str, Any]) -> bytes | None:
-        """The content, if the value is a file (blocking).
+    def content(self, value: Any, schema: Mapping[str, Any]) -> bytes | Path | None:
+        """Return the content if the value is a file; of one in our staging folder, its path (blocking).
 
         Raises:
-          BadOutput: it can't be read, or its data URL is broken.
+          BadOutput: its data URL is broken.
         """
         if not isinstance(value, str) or not _may_be_file(schema) or not self._stands_for_content(value):
             return None
-        if not self._is_ours(value):
-            return decode(value)
-        try:
-            return cog_trio.local_path(value).read_bytes()
-        except OSError as error:
-            raise BadOutput(f"an output file can't be read: {error.strerror or error}") from error
+        return cog_trio.local_path(value) if self._is_ours(value) else decode(value)
 
     def replace(self, value: Any, schema: Mapping[str, Any], place: Sequence[str] = ()) -> Any:
         """The value, its files written and replaced by their paths (blocking).

@@ -1,7 +1,7 @@
 """The moving line of a terminal: what is waited for, for how long, and how much of a download is there.
 
 With rich (the extra ``cli``) it spins; without it each thing that is waited for is said once, on a line of its own.
-Only a terminal gets either. rich is imported here, when a bar is made: after the worker was spawned.
+Only a terminal gets either. rich is imported here, when the line is made: after the worker was spawned.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ProgressLine(Protocol):
     def hide(self) -> None: ...
 
 
-def open_bar(*, colour: bool) -> ProgressLine | None:
-    """A bar on stderr, if that is a terminal."""
+def open_progress_line(*, colour: bool) -> ProgressLine | None:
+    """Return a progress line for stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         return None
     try:

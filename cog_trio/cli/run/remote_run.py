@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import trio
 
 from cog_trio.cli.options import NAME, PREDICT, USAGE
-from cog_trio.cli.run.display import FAILED, Display, look_of, plain, refuse
+from cog_trio.cli.run.display import FAILED, Display, display_style, plain, refuse
 from cog_trio.cli.run.http_run import HttpRun
 from cog_trio.cli.run.input_parser import BadInputs, InputParser
 from cog_trio.cli.run.output_writer import BadOutput, OutputForm
@@ -69,7 +69,7 @@ async def _run(settings: Settings, run_options: RunOptions, console: Console, st
             raise ServerRefused(f"the server offers no {family}")
         console.phase("Reading the inputs")
         with understood("its openapi.json"):
-            inputs, shape = InputParser.of(document, run_options.mode), OutputForm(document, run_options.mode)
+            inputs, form = InputParser.of(document, run_options.mode), OutputForm(document, run_options.mode)
             streams = bool(document["paths"][f"/{family}"].get("post", {}).get("x-cog-streaming"))
         try:
             values = await trio.to_thread.run_sync(
@@ -77,7 +77,7 @@ async def _run(settings: Settings, run_options: RunOptions, console: Console, st
             )
         except BadInputs as bad:
             return refuse(console, bad.faults)
-        display = Display(console, look_of(run_options), shape)
+        display = Display(console, display_style(run_options), form)
         console.phase(f"Waiting for {urlsplit(settings.url).netloc}")
         try:
             if server.socket and run_options.mode == PREDICT:
@@ -85,8 +85,8 @@ async def _run(settings: Settings, run_options: RunOptions, console: Console, st
 
                 prediction = await converse(server, values, display, console, stop)
             else:
-                exchange = HttpRun(server, family, display, console, stop)
-                prediction = await (exchange.stream(values) if streams else exchange.wait(values))
+                http_run = HttpRun(server, family, display, console, stop)
+                prediction = await (http_run.stream(values) if streams else http_run.wait(values))
         except BadOutput as error:
             return display.broken(error)
         return await display.finish(prediction)

@@ -36,7 +36,7 @@ def understood(what: str) -> Iterator[None]:
     """Take apart what a server says; nothing of it is sure, and nothing else may be done in the block.
 
     Raises:
-      Refused: it is not what it should be.
+      ServerRefused: it is not what it should be.
     """
     try:
         yield
@@ -60,7 +60,7 @@ class RemoteServer:
         """What it says about its model.
 
         Raises:
-          Refused, Gone: with the text for the user.
+          ServerRefused, ServerGone: with the text for the user.
         """
         import httpx
 

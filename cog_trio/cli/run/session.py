@@ -1,8 +1,9 @@
 """What a run here and a run on another server share: the console, the signals, the exit code.
 
 The first SIGINT, SIGTERM or SIGHUP asks for the end: whoever runs says how (``gently``), at first by cutting whatever
-waits. The second one does not wait any more (``hard``). A reader of stdout that has left counts as a first signal
-without a word, a full disk as one. The code of what ended us stands, whatever the run makes of it.
+waits. From then on no reader is waited for. The second signal does not wait any more (``hard``). A reader of stdout
+that has left counts as a first signal without a word, a full disk as one. The code of what ended us stands, whatever
+the run makes of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import trio
 from cog_trio.cli.options import NAME
 from cog_trio.cli.run.console import Console, open_console
 from cog_trio.cli.run.display import FAILED, INTERRUPTED, NOBODY_READS
-from cog_trio.cli.run.progress import open_bar
+from cog_trio.cli.run.progress import open_progress_line
 from cog_trio.cli.signals import ending_signals
 
 CODES: Final = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGHUP: 128 + signal.SIGHUP}
@@ -53,6 +54,7 @@ class StopRequest:
     def _obey(self, number: int) -> None:
         if self.code is None:
             self.code = CODES[signal.Signals(number)]
+            self._console.release()
             self._console.phase("Stopping; Ctrl-C again does not wait")
             self.gently()
         else:
@@ -71,7 +73,7 @@ async def run_session(
     """Run ``body`` with a console and signals; the exit code. An error that nobody expected is one line, unless
     ``debug`` wants to see it."""
     with trio.open_signal_receiver(*ending_signals()) as signals:
-        async with open_console(open_bar(colour=colour)) as console:
+        async with open_console(open_progress_line(colour=colour)) as console:
             stop = StopRequest(console)
             code = 0
             async with trio.open_nursery() as nursery:
@@ -82,8 +84,13 @@ async def run_session(
                         code = await body(console, stop)
                     except Exception as error:  # noqa: BLE001 (told below: a fault of ours, or of the system)
                         code = FAILED
-                        console.phase("")
                         console.say(_told(error, debug))
+                    console.phase("")
+                    if console.dropped:
+                        code = code or FAILED
+                        console.say(f"{NAME}: output was lost, since its reader is too slow")
+                    stop.gently = stop.scope.cancel  # only the reader is waited for
+                    await console.flush()
                 nursery.cancel_scope.cancel()
             console.phase("")
     if console.fault is not None:

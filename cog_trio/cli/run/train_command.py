@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from cog_trio.cli import options
-from cog_trio.cli.run.arguments import answer, asking
+from cog_trio.cli.run.arguments import answer, run_arguments
 
 
 @click.command()
-@asking
+@run_arguments
 def command(**values: Any) -> int:
     """Run one training with MODEL, here or on another server.
 

@@ -35,7 +35,7 @@ async def converse(
     """Run it and show its events; gives it at its end.
 
     Raises:
-      Refused, Gone: with the text for the user.
+      ServerRefused, ServerGone: with the text for the user.
     """
     url = f"{server.url}/predictions/ws"
     trust = None

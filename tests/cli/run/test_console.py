@@ -131,7 +131,40 @@ async def test_a_full_disk_is_told_and_a_failure(
     assert capsys.readouterr().err == "cog-trio: stdout can't be written: No space left on device\n"
 
 
-async def test_a_reader_that_stalls_holds_up_neither_the_end_nor_memory(
+async def test_whoever_produces_waits_for_a_reader_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it arrives, however late, and little of it waits in memory."""
+    data = os.urandom(2**18)
+    with pipes(monkeypatch) as ends, trio.fail_after(60):
+        async with open_console(None) as out, trio.open_nursery() as nursery:
+            most = 0
+            produced = trio.Event()
+
+            async def produce() -> None:
+                nonlocal most
+                for _ in range(32):
+                    out.out(data)
+                    await out.room()
+                    most = max(most, out.writer.waiting)
+                produced.set()
+                await out.flush()
+
+            async def read() -> None:
+                while True:
+                    got.append(await trio.to_thread.run_sync(os.read, ends["OUT"], 2**16))
+                    if sum(map(len, got)) == 32 * len(data):
+                        return
+
+            got: list[bytes] = []
+            nursery.start_soon(produce)
+            with trio.move_on_after(0.1):
+                await produced.wait()
+            assert not produced.is_set(), "nobody has read yet"
+            nursery.start_soon(read)
+        assert b"".join(got) == 32 * data
+        assert most <= console.ROOM
+
+
+async def test_a_stop_waits_for_no_reader_and_text_that_is_lost_is_told(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     monkeypatch.setattr(console, "BOUND", 2**20)
@@ -140,11 +173,23 @@ async def test_a_reader_that_stalls_holds_up_neither_the_end_nor_memory(
         async with open_console(None) as out:
             for _ in range(4):
                 out.err("x" * 2**20)
-            assert out._waiting <= 2 * 2**20 + 2**20
-            with trio.move_on_after(1) as patience:
-                await out.room()
-            assert patience.cancelled_caught, "whoever produces waits"
-        assert trio.current_time() - start == pytest.approx(1 + console.LAST_WORDS)
+            assert out.dropped == 2 * 2**20
+            out.release()
+            await out.room()
+            await out.flush()
+        assert trio.current_time() - start == pytest.approx(console.LAST_WORDS)
+
+
+async def test_lost_text_makes_a_run_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body(out: Console, stop: StopRequest) -> int:
+        out.dropped += 1
+        return 0
+
+    with pipes(monkeypatch) as ends:
+        assert await run_session([], False, False, body) == 1
+        assert os.read(ends["ERR"], 1000) == b"cog-trio: output was lost, since its reader is too slow\n"
 
 
 def test_without_rich_each_thing_is_said_once(
@@ -159,7 +204,7 @@ def test_without_rich_each_thing_is_said_once(
 
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(builtins, "__import__", no_rich)
-    made = progress.open_bar(colour=True)
+    made = progress.open_progress_line(colour=True)
     assert isinstance(made, progress.PlainProgressLine)
     made.phase("Setting up")
     for fetched in (None, (5, 10), (6, 10)):
@@ -171,4 +216,4 @@ def test_without_rich_each_thing_is_said_once(
 
 def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    assert progress.open_bar(colour=True) is None
+    assert progress.open_progress_line(colour=True) is None

@@ -39,11 +39,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def display(output: dict[str, Any], **look: Any) -> tuple[Display, Paper]:
+def display(output: dict[str, Any], **style: Any) -> tuple[Display, Paper]:
     paper = Paper()
-    shape = OutputForm({"components": {"schemas": {"Output": output}}}, "predict")
+    form = OutputForm({"components": {"schemas": {"Output": output}}}, "predict")
     return Display(
-        paper, DisplayStyle(**{"destination": None, "as_json": False, "terminal": False, **look}), shape
+        paper, DisplayStyle(**{"destination": None, "as_json": False, "terminal": False, **style}), form
     ), paper
 
 
@@ -52,7 +52,7 @@ def done(output: Any, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("schema", "output", "look", "shown"),
+    ("schema", "output", "style", "shown"),
     [
         ({"type": "string"}, "a text", {}, "a text\n"),
         ({"type": "integer"}, 10**30, {}, f"{10**30}\n"),
@@ -71,15 +71,15 @@ def done(output: Any, **more: Any) -> dict[str, Any]:
         ({"type": "string", "format": "uri"}, "data:,pixels", {"destination": "-"}, "pixels"),
     ],
 )
-async def test_an_output_is_shown_by_its_kind(schema: dict[str, Any], output: Any, look: Any, shown: str) -> None:
+async def test_an_output_is_shown_by_its_kind(schema: dict[str, Any], output: Any, style: Any, shown: str) -> None:
     """The same, whether its items came one by one or only with the end."""
-    one, paper = display(schema, **look)
+    one, paper = display(schema, **style)
     if isinstance(output, list) and one.wants_items:
         for index, item in enumerate(output):
             await one.items(index, [item])
     assert await one.finish(done(output)) == 0
     assert (paper.stdout, paper.stderr) == (shown, "")
-    late, paper = display(schema, **look)
+    late, paper = display(schema, **style)
     assert await late.finish(done(output)) == 0
     assert paper.stdout == shown
 
@@ -127,7 +127,7 @@ async def test_a_file_of_any_output_stands_at_its_place_alone(tmp_path: Path) ->
 
 
 async def test_an_item_that_can_not_be_written_is_not_passed_over(tmp_path: Path) -> None:
-    """A look at the state that fails shows no more; the end tries again, and says so."""
+    """A style at the state that fails shows no more; the end tries again, and says so."""
     shown, paper = display(FILES)
     (tmp_path / "output.1.txt").mkdir()
     with pytest.raises(BadOutput):

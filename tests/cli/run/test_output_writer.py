@@ -137,10 +137,10 @@ def test_a_place_that_can_not_be_is_found_out_before(tmp_path: Path) -> None:
 
 
 def test_shapes() -> None:
-    def shape(output: dict[str, Any]) -> OutputForm:
+    def form(output: dict[str, Any]) -> OutputForm:
         return OutputForm({"components": {"schemas": {"Output": output}}}, "predict")
 
-    glued = shape(
+    glued = form(
         {
             "type": "array",
             "items": {"type": "string"},
@@ -149,6 +149,6 @@ def test_shapes() -> None:
         }
     )
     assert (glued.streams, glued.glued, glued.files) == (True, True, False)
-    assert shape(URI).files
-    assert shape({"type": "array", "items": URI}).files
-    assert not shape({"type": "string"}).files
+    assert form(URI).files
+    assert form({"type": "array", "items": URI}).files
+    assert not form({"type": "string"}).files
