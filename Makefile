@@ -6,6 +6,8 @@ PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	"$$HOME"/.pyenv/versions/3.1[0-3].*/bin/python; do \
 	"$$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2])' 2>/dev/null && echo "$$python" && break; done)
 MODEL ?= docs/examples/image
+PORT ?=
+FLAGS ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
 SERVES := $(VENV)/.serves
@@ -20,8 +22,8 @@ TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 
 .PHONY: serve test test-fast check format rows map system test-all chaos soak pipes fuzz docs clean help
 
-serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393
-	@exec $(VENV)/bin/cog-trio serve $(MODEL)
+serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393, or PORT=number; FLAGS="--workers 2"
+	@exec $(VENV)/bin/cog-trio serve $(MODEL) $(if $(PORT),--port $(PORT)) $(FLAGS)
 
 test: $(STAMP)  ## run all tests
 	$(VENV)/bin/python -m pytest $(TESTFLAGS)

@@ -210,7 +210,11 @@ async def test_serve_run_and_doctor_work_and_change_no_file(
 @pytest.mark.parametrize(
     ("source", "why", "said"),
     [
-        (MISSING, "No module named 'no_such_torch'", "install it here: pip install no-such-torch==2.0.1"),
+        (
+            MISSING,
+            "No module named 'no_such_torch'",
+            "install here what the model requires: pip install no-such-torch==2.0.1",
+        ),
         (BUGGY, "No such file or directory: 'weights/model.safetensors'", ""),
     ],
     ids=["a package is missing", "a fault in setup"],

@@ -25,7 +25,8 @@ from scenarios.places import MODELS
 MIB: Final = 2**20
 AMOUNT: Final = int(os.environ.get("COG_TRIO_PIPE_MIB") or 64)  # MiB
 WAIT: Final = float(os.environ.get("COG_TRIO_PIPE_WAIT") or 2)  # seconds
-LIMIT: Final = 120 + AMOUNT + WAIT  # seconds
+LIMIT: Final = 60 + AMOUNT + WAIT  # seconds
+pytestmark: Final = pytest.mark.timeout(2 * LIMIT)
 GROWTH: Final = 64 * MIB  # bytes that a process may grow by
 POLL: Final = 0.02  # seconds between two looks at the processes
 ROLES: Final = {"parent": b"\0cog_trio\0", "worker": b"\0cog_trio.worker\0"}  # by their command lines

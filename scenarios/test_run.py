@@ -70,6 +70,61 @@ async def test_D38_results_files_failures_and_wrong_inputs(tmp_path: Path) -> No
     assert 'raise RuntimeError("boom")' in done["raise"][2], "the traceback is text of the model's"
 
 
+async def test_inputs_are_checked_before_setup_has_ended(tmp_path: Path) -> None:
+    """Given a setup that goes on for ever, when inputs are missing, unknown, out of range or of the wrong type, then
+    all of that is told at once, with exit 2; without inputs the model's inputs are listed."""
+    env = {"TALKS_GATE": str(tmp_path / "none")}
+    wrong = ("-i", "times=0", "-i", "wrds=a", "-i", "stays=maybe")
+    code, out, err = await run_command("run", TALKS, *wrong, temporary=tmp_path / "t", env=env)
+    assert (code, out) == (2, "")
+    told = [line for line in err.splitlines() if line.startswith("cog-trio: ")]
+    assert [line.split(": ")[1] for line in told] == ["input wrds", "input stays", "input times"]
+    assert told[2].endswith("0 is less than the minimum of 1")
+
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import time\nclass Runner:\n    def setup(self):\n        time.sleep(3600)\n"
+        "    def run(self, prompt: str, size: int = 1) -> str:\n        return prompt\n"
+    )
+    code, out, err = await run_command("run", str(model), temporary=tmp_path / "u")
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        "cog-trio: input prompt: is required: give it by -i prompt=…",
+        "INPUT   TYPE     DEFAULT   DESCRIPTION",
+        "prompt  string   required",
+        "size    integer  1",
+    ]
+    code, out, err = await run_command("schema", "--inputs", str(model), temporary=tmp_path / "v")
+    assert (code, out.splitlines(), err) == (0, ["INPUT   TYPE     DEFAULT   DESCRIPTION", *out.splitlines()[1:]], "")
+    assert len(out.splitlines()) == 3
+
+
+async def test_train_writes_to_weights_and_says_once_what_is_missing(tmp_path: Path) -> None:
+    """Given a train function, when it is run without -o, then its result is ``weights``; given none, one line."""
+    model = tmp_path / "model.py"
+    model.write_text("def train(n: int = 1) -> int:\n    return n + 1\n")
+    done = await run_command("train", str(model), temporary=tmp_path / "t", cwd=tmp_path)
+    assert done == (0, "", "Written output to: weights\n")
+    assert (tmp_path / "weights").read_text() == "2\n"
+    (tmp_path / "other.py").write_text("class Model:\n    def run(self) -> int:\n        return 1\n")
+    for command, words in (("train", "neither a function train"), ("run", "name it by other.py:Model")):
+        code, out, err = await run_command(command, "other.py", temporary=tmp_path / command, cwd=tmp_path)
+        assert (code, out) == (1, "")
+        assert words in err
+        assert err.count("\n") == 1
+
+
+async def test_an_output_of_another_kind_than_its_name_is_told(tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(
+        "from cog import Path\ndef run() -> Path:\n    p = Path('made.jpg')\n    p.write_bytes(b'x')\n    return p\n"
+    )
+    arguments = ("run", "model.py:run", "-o", "out.png")
+    code, out, err = await run_command(*arguments, temporary=tmp_path / "t", cwd=tmp_path)
+    assert (code, out) == (0, "")
+    assert "cog-trio: warning: out.png is named .png, but holds image/jpeg\n" in err
+
+
 @pytest.mark.covers("D38")
 async def test_D38_words_come_as_they_are_said_and_an_interrupt_shows_the_clean_up(tmp_path: Path) -> None:
     """Given a model that waits after its first word, when it runs, then that word is there; when Ctrl-C comes, then

@@ -36,6 +36,13 @@ COMMANDS: Final = {
     "completion": Row("cog_trio.cli.completion", "Print the script that makes SHELL complete cog-trio."),
 }
 ALIASES: Final = {"predict": "run"}  # Cog's older names
+IMAGES: Final = "images are built by docker: cog-trio dockerfile -o Dockerfile, then docker build"
+ELSEWHERE: Final = {  # commands of Cog that are not ours, and what to use instead
+    "build": f"{IMAGES} -t NAME .",
+    "push": f"{IMAGES} and docker push",
+    "login": "log in to your registry by docker login",
+    "exec": "a command in the image is run by docker run IMAGE COMMAND; here, run it in your environment",
+}
 
 
 class Commands(click.Group):
@@ -57,6 +64,8 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
+            if name in ELSEWHERE:
+                ctx.fail(f"{name} is a command of Cog alone; {ELSEWHERE[name]}")
             from difflib import get_close_matches
 
             near = get_close_matches(name, [*COMMANDS, *ALIASES], 1)

@@ -6,13 +6,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import click
 
 from cog_trio.cli import options
 from cog_trio.config import settings
-from cog_trio.config.cog_yaml import BadModel, find
+from cog_trio.config.cog_yaml import FILE, BadModel, find
 from cog_trio.orchestrator.spawn import WorkerProcess, spawn
+
+MAKE_PORT: Final = "make serve PORT=..."  # of our Makefile
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class LaunchPlan:
     warnings: tuple[str, ...] = ()
     terminal: bool = False  # somebody looks at it: show the first screen
     again: Callable[[], LaunchPlan] | None = None  # the same, with cog.yaml read anew
+    config_file: str = FILE  # name of the cog.yaml in the folder
+    port_option: str = "--port"  # how whoever started us chooses another port
 
     def variables(self) -> dict[str, str]:
         """Those of the worker's environment, over ours."""
@@ -63,16 +68,20 @@ def colours() -> bool:
 
 
 def make_plan(
-    model: str, flags: dict[str, str | Sequence[str]], terminal: bool, x_mode: str = options.PREDICT
+    model: str,
+    flags: dict[str, str | Sequence[str]],
+    terminal: bool,
+    x_mode: str = options.PREDICT,
+    config_file: str | None = None,
 ) -> LaunchPlan:
-    """The plan of one command.
+    """The plan of one command. ``config_file``: takes the place of the cog.yaml.
 
     Raises:
       click.ClickException: with one line for the user.
     """
     environ = dict(os.environ)
     try:
-        target = find(model, train_only=x_mode == options.TRAIN)
+        target = find(model, train_only=x_mode == options.TRAIN, config_file=config_file)
         chosen, warnings = settings.read(flags, environ, file=target.config.settings(), terminal=terminal)
     except (BadModel, settings.BadSetting) as error:
         raise click.ClickException(str(error)) from error
@@ -85,5 +94,7 @@ def make_plan(
         target.config.unset(environ),
         (*target.config.warnings, *warnings),
         terminal and chosen.log_format == "console",
-        partial(make_plan, model, flags, terminal, x_mode),
+        partial(make_plan, model, flags, terminal, x_mode, config_file),
+        FILE if config_file is None else os.path.basename(config_file),
+        MAKE_PORT if "MAKELEVEL" in environ else "--port",
     )

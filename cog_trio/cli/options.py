@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
@@ -39,6 +39,15 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 model: Final = click.argument("model", default=".", shell_complete=files)
 
+config_file: Final = click.option(
+    "-f",
+    "--file",
+    "config_file",
+    metavar="FILE",
+    shell_complete=files,
+    help="the cog.yaml to read, where it has another name or place",
+)
+
 x_mode: Final = click.option(
     "--x-mode",
     type=click.Choice([PREDICT, TRAIN]),
@@ -47,23 +56,96 @@ x_mode: Final = click.option(
 )
 
 
-class BareFlags(click.Command):
-    """A command where flags like ``--await-explicit-shutdown`` take ``true`` or ``false``, or stand alone."""
+GROUPS: Final[Mapping[str, Collection[str]]] = {  # of serve's help, the common ones first; fields of the settings
+    "Common options": (
+        "host",
+        "port",
+        "max_concurrency",
+        "workers",
+        "queue",
+        "gpus",
+        "reload",
+        "log_level",
+        "log_format",
+        "auth_token",
+    ),
+    "Predictions": (
+        "setup_timeout",
+        "predict_timeout",
+        "cancel_grace",
+        "queue_timeout",
+        "stream_grace",
+        "log_limit",
+        "body_limit",
+        "retain",
+        "retain_age",
+        "retain_bytes",
+        "respawn",
+    ),
+    "Files and webhooks": (
+        "upload_url",
+        "upload_timeout",
+        "download_limit",
+        "download_timeout",
+        "input_hosts",
+        "webhook_secret",
+        "webhook_grace",
+    ),
+    "Network": (
+        "uds",
+        "fd",
+        "certfile",
+        "keyfile",
+        "cors_origins",
+        "root_path",
+        "timeout_keep_alive",
+        "header_timeout",
+        "write_timeout",
+        "limit_connections",
+        "backlog",
+    ),
+    "Start, end and log": (
+        "reload_dir",
+        "ready_file",
+        "drain_grace",
+        "await_explicit_shutdown",
+        "access_log",
+        "prediction_logs",
+    ),
+}
+OTHER: Final = "Other options"
+
+
+class ServerCommand(click.Command):
+    """A command with the flags of a server: its help has them in groups, and flags like ``--await-explicit-shutdown``
+    take ``true`` or ``false``, or stand alone."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, list(_joined(args)))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {
+            str(parameter.name): record
+            for parameter in self.get_params(ctx)
+            if (record := parameter.get_help_record(ctx)) is not None
+        }
+        for title, fields in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([records.pop(field) for field in fields if field in records])
+        with formatter.section(OTHER):
+            formatter.write_dl(list(records.values()))
 
 
 def options(*, container: bool = False, only: Collection[str] | None = None) -> Callable[[F], F]:
     """Add an option for each row of the table that a server has, or for the rows of the fields in ``only``.
 
-    For the container entry those alone that Cog has.
+    ``container``: the help says the defaults of the container entry.
     """
 
     def decorate(function: F) -> F:
         for option in reversed(settings.OPTIONS):
             named = not option.client if only is None else option.field in only
-            if not option.flag or not named or (container and not option.container):
+            if not option.flag or not named:
                 continue
             names = (option.flag, *option.aliases, option.field)
             default = settings.default(option, container=container)

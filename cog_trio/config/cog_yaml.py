@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ KEYS: Final = ("run", "predict", "train", "concurrency", "environment")
 BUILD_KEYS: Final = ("build", "image", "model", "weights", "tests")  # of Cog, without a meaning at run time
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 UNFIT: Final = re.compile("[\0\ud800-\udfff]")  # what no variable can hold
+MODEL_FILES: Final = ("predict.py", "run.py", "model.py", "main.py")  # what the file of a model is usually called
 REFERENCE: Final = "a text like run.py:Runner"
 
 
@@ -59,36 +61,49 @@ class ModelTarget:
     config: Config
 
 
-def find(model: str, *, train_only: bool = False) -> ModelTarget:
-    """What ``cog-trio serve MODEL`` means. With ``train_only`` a file that MODEL names is that of the training.
+def find(model: str, *, train_only: bool = False, config_file: str | None = None) -> ModelTarget:
+    """Return what ``cog-trio serve MODEL`` means.
+
+    Args:
+      train_only: a file that MODEL names is that of the training.
+      config_file: takes the place of the ``cog.yaml`` that is looked for; its folder is the worker's.
 
     Raises:
       BadModel: there is no such file or folder, or its cog.yaml is wrong.
     """
+    if config_file is not None and not Path(config_file).is_file():
+        raise BadModel(f"-f {config_file}: there is no such file")
     path = Path(model)
     if path.is_dir():
-        return _of_folder(path, train_only)
+        return _of_folder(path, train_only, Path(config_file) if config_file is not None else path / FILE)
     name = ""
     if not path.is_file() and ":" in model:
         head, _, name = model.rpartition(":")
         path = Path(head)
+        if path.is_dir():
+            raise BadModel(f"{model}: a name stands behind a file, not behind a folder: {_offer(path, name)}")
         if not name.isidentifier():
             raise BadModel(f"{name!r} in {model} is not the name of a class or function")
     if not path.is_file():
-        raise BadModel(f"there is no file or folder {_shown(path)}")
+        raise BadModel(f"there is no file or folder {_shown(path)}{_neighbour(path)}")
     if path.suffix != ".py":
         raise BadModel(f"{_shown(path)} is not a Python file")
     file = path.resolve()
-    folder = next((parent for parent in file.parents if (parent / FILE).is_file()), file.parent)
-    inside = str(file.relative_to(folder))
+    if config_file is not None:
+        yaml = Path(config_file).resolve()
+        if yaml.parent not in file.parents:
+            raise BadModel(f"{_shown(path)} is not in the folder of {config_file}")
+    else:
+        yaml = next((parent / FILE for parent in file.parents if (parent / FILE).is_file()), file.parent / FILE)
+    inside = str(file.relative_to(yaml.parent))
     if ":" in inside:
         raise BadModel(f"the name of {_shown(path)} holds a colon, which stands before a class")
-    config = load(folder / FILE) if (folder / FILE).is_file() else Config()
+    config = load(yaml) if yaml.is_file() else Config()
     reference = f"{inside}:{name}" if name else inside
     return (
-        ModelTarget(folder, None, reference, config)
+        ModelTarget(yaml.parent, None, reference, config)
         if train_only
-        else ModelTarget(folder, reference, config.train, config)
+        else ModelTarget(yaml.parent, reference, config.train, config)
     )
 
 
@@ -171,18 +186,39 @@ def _concurrency(section: SourceMark | None) -> int | None:
     return value
 
 
-def _of_folder(path: Path, train_only: bool) -> ModelTarget:
-    if not (path / FILE).is_file():
-        raise BadModel(f"no {FILE} in {_shown(path)}: name a Python file, or a folder with a {FILE}")
-    config = load(path / FILE)
+def _of_folder(path: Path, train_only: bool, yaml: Path) -> ModelTarget:
+    if not yaml.is_file():
+        raise BadModel(f"no {FILE} in {_shown(path)}: {_offer(path)}")
+    config = load(yaml)
     predict = None if train_only else config.predict
     if predict is None and config.train is None:
         what = "training: it has no train" if train_only else "model: it has none of run, predict and train"
-        raise BadModel(f"{path / FILE} names no {what}")
+        raise BadModel(f"{yaml} names no {what}")
+    folder = yaml.resolve().parent
     for named in (predict, config.train):
-        if named is not None and not (path / named.partition(":")[0]).is_file():
-            raise BadModel(f"{path / FILE} names {named}, but there is no such file")
-    return ModelTarget(path.resolve(), predict, config.train, config)
+        if named is not None and not (folder / named.partition(":")[0]).is_file():
+            raise BadModel(f"{yaml} names {named}, but there is no such file")
+    return ModelTarget(folder, predict, config.train, config)
+
+
+def _offer(folder: Path, name: str = "") -> str:
+    """What can be named in a folder instead."""
+    if name and (folder / FILE).is_file():
+        return f"{folder} is named alone, its {FILE} says which class is meant"
+    models = [folder / file for file in MODEL_FILES if (folder / file).is_file()]
+    if not models:
+        return "name a Python file, or start a model here by cog-trio init"
+    return f"name its file: {models[0]}{f':{name}' if name.isidentifier() else ''}"
+
+
+def _neighbour(path: Path) -> str:
+    """A file of nearly the same name, if there is one."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py" or entry.is_dir()]
+    except OSError:
+        return ""
+    near = get_close_matches(path.name, names, 1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def _brief(mark: SourceMark) -> str:

@@ -88,8 +88,8 @@ def setting(default: Any, flag: str, parser: Parser, meaning: str, *, variable: 
 class Settings:
     """All that can be set; frozen. ``Settings()`` is what ``cog-trio serve`` does without flags and variables."""
 
-    host: str = setting("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too", container=True)
-    port: int = setting(8393, "--port", PORT, "TCP port; 0 takes a free one", container=True)
+    host: str = setting("127.0.0.1", "--host", TEXT, "address or name to listen on, IPv6 too")
+    port: int = setting(8393, "--port", PORT, "TCP port; 0 takes a free one", aliases=("-p",))
     uds: str | None = setting(None, "--uds", PATH, "listen on this Unix socket instead")
     fd: int | None = setting(None, "--fd", COUNT, "listen on this inherited descriptor instead")
     max_concurrency: int | None = setting(
@@ -150,14 +150,12 @@ class Settings:
         TRUTH,
         "ignore SIGTERM and wait for `POST /shutdown`; bare, or true or false",
         bare=True,
-        container=True,
     )
     upload_url: str | None = setting(
         None,
         "--upload-url",
         UPLOAD_URL,
         "where output files are put, by `PUT` to this URL and their names; without it they become data URLs",
-        container=True,
         secret=True,
     )
     upload_timeout: float = setting(
@@ -253,7 +251,12 @@ class Settings:
         shown=f"`{READY_FILE}` under Kubernetes, else none",
     )
     log_level: str = setting(
-        "info", "--log-level", LEVEL, "debug, info, warning or error", variable="COG_LOG_LEVEL", lenient=LEVEL
+        "info",
+        "--log-level",
+        LEVEL,
+        "debug, info, warning or error; what setup prints passes at each, what predictions print from info on",
+        variable="COG_LOG_LEVEL",
+        lenient=LEVEL,
     )
     log_format: Literal["console", "json"] = setting(
         "json",
@@ -289,6 +292,13 @@ class Settings:
         (), "--reload-dir", PATH, "watch the Python files of this folder too; implies --reload", many=True
     )
     access_log: bool = setting(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
+    prediction_logs: bool = setting(
+        True,
+        "--no-prediction-logs",
+        DENIAL,
+        "write no line of the log for what predictions print; their own `logs` have it all the same",
+        switch=True,
+    )
 
 
 OPTIONS: Final[tuple[Setting, ...]] = tuple(

@@ -295,8 +295,6 @@ class WorkerHandle:
             self.streaming = event.streaming
             self.schema = bytes(event.schema)
             self.health.versions.update(event.versions)
-            if self._service_events.observed:
-                self._service_events.publish(WorkerDescribed(self._service_events.now(), self._number))
         elif isinstance(event, WorkerGone):
             self._lose(event.cause)
 
@@ -318,6 +316,8 @@ class WorkerHandle:
         self.model_callables = {}  # after an internal error inputs are not checked
         with contain(Where.SCHEMA):
             self.model_callables = await trio.to_thread.run_sync(compile)
+        if self._service_events.observed:
+            self._service_events.publish(WorkerDescribed(self._service_events.now(), self._number))
 
     @property
     def has_check(self) -> bool:

@@ -166,6 +166,11 @@ class WorkerPool:
         return next((handle.schema for handle in self._workers if handle.schema is not None), None)
 
     @property
+    def described(self) -> bool:
+        """What is known of the callables is complete, for one worker at least."""
+        return any(handle.model_callables for handle in self._workers)
+
+    @property
     def streaming(self) -> bool:
         return any(handle.streaming for handle in self._workers)
 

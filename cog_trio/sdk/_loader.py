@@ -26,6 +26,7 @@ from .types import File, Path
 
 OURS: Final = (BaseRunner, BasePredictor, object)
 NURSERY: Final = "nursery"  # the parameter of ``setup`` that gets one
+FUNCTIONS: Final = ("run", "predict", "train")  # names of functions that are models
 RESERVED: Final = frozenset({"cog", "coglet", "cog_trio", "__main__"})
 
 
@@ -80,7 +81,7 @@ def load_object(ref: str, *, train: bool = False) -> Any:
     file, _, name = ref.partition(":")
     with _one_argument(file):
         module = load_module(file)
-        found = getattr(module, name) if name else _choose(module, train)
+        found = _named(module, file, name) if name else _choose(module, file, train)
         if inspect.isclass(found):
             if not train:
                 method_name(found)
@@ -173,9 +174,42 @@ def _execute(
     return module
 
 
-def _choose(module: types.ModuleType, train: bool) -> Any:
+def _named(module: types.ModuleType, file: str, name: str) -> Any:
+    """The object of this name.
+
+    Raises:
+      AttributeError: there is none; the text says what is there.
+    """
+    try:
+        return getattr(module, name)
+    except AttributeError as error:
+        if error.name != name or error.obj is not module:
+            raise  # of a module with a __getattr__ of its own
+        raise AttributeError(f"{file} defines no {name}{_offer(module, file)}") from None
+
+
+def _offer(module: types.ModuleType, file: str) -> str:
+    """The classes and functions of a module that may be its model, and how the first of them is named."""
+    own = [
+        found
+        for found in vars(module).values()
+        if getattr(found, "__module__", None) == module.__name__ and getattr(found, "__name__", "_")[0] != "_"
+    ]
+    classes = [
+        found.__name__
+        for found in own
+        if inspect.isclass(found) and any(_defines(found, method) for method in ("run", "predict", "train"))
+    ]
+    functions = [found.__name__ for found in own if inspect.isfunction(found) and found.__name__ in FUNCTIONS]
+    models = classes + functions
+    if not models:
+        return ""
+    kind = "the class" if classes else "the function"
+    return f"; it has {kind} {models[0]}: name it by {os.path.basename(file)}:{models[0]}"
+
+
+def _choose(module: types.ModuleType, file: str, train: bool) -> Any:
     """The object of a reference without a name."""
-    file = getattr(module, "__file__", module.__name__)
     if train:
         for name in ("train", "Trainer", "Runner", "Predictor"):
             found = getattr(module, name, None)
@@ -185,7 +219,7 @@ def _choose(module: types.ModuleType, train: bool) -> Any:
     has_runner = hasattr(module, "Runner")
     has_predictor = getattr(module, "Predictor", BasePredictor) not in OURS  # not what ``from cog import *`` brings
     if not has_runner and not has_predictor:
-        raise AttributeError(f"{file} defines neither Runner nor Predictor")
+        raise AttributeError(f"{file} defines neither Runner nor Predictor{_offer(module, file)}")
     fault: Exception | None = None
     if has_runner:
         runner = module.Runner

@@ -1,6 +1,6 @@
 """The container's entry: ``python -m cog_trio.server.http`` (and ``python -m cog.server.http``).
 
-Cog's flags and variables, Cog's address, then the same program as ``cog-trio serve``. The model is what
+Cog's address, all flags and variables of ``cog-trio serve``, and then the same program. The model is what
 COG_PREDICT_TYPE_STUB and COG_TRAIN_TYPE_STUB name; ./cog.yaml tells what the variables leave open. The worker starts
 in the current folder, and nothing is checked here that the worker finds out: a missing file shows as SETUP_FAILED, so
 that the container's health route can tell it.
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from cog_trio._version import __version__
 from cog_trio.cli import options
 from cog_trio.cli.launch_plan import LaunchPlan
 from cog_trio.cli.serve.launch import launch
@@ -25,11 +26,11 @@ NAME: Final = "cog_trio.server.http"
 NO_MODEL: Final = 1  # exit code (D38)
 
 
-@click.command(cls=options.BareFlags, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=options.ServerCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @options.options(container=True)
 @options.x_mode
 @click.option("--threads", type=int, help="accepted for Cog's sake; has no effect")
-@click.version_option(None, "-v", "--version", package_name="cog-trio", message="%(version)s")
+@click.version_option(__version__, "-v", "--version", message="%(version)s")
 def entry(x_mode: str, threads: int | None, **values: Any) -> int:
     """Serve the model of this container over HTTP."""
     environ = dict(os.environ)

@@ -120,6 +120,19 @@ class PredictionService(PythonAPI):
         return None if validator is None else validator.required
 
     @property
+    def described(self) -> bool:
+        """The model is imported, and its inputs can be checked; setup may go on."""
+        return self._worker_pool.described
+
+    def check_input(self, input: bytes, mode: Mode = Mode.PREDICT) -> None:
+        """Check an input as ``create`` would, before the model is ready too; an input of which nothing is known passes.
+
+        Raises:
+          InvalidInput, MalformedInput: with every fault of the input.
+        """
+        self._worker_pool.model_callable(mode).check(input, None)
+
+    @property
     def streaming(self) -> bool:
         """The model offers its output as a stream."""
         return self._worker_pool.streaming

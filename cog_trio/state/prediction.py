@@ -63,6 +63,7 @@ class Prediction:
         "_created_at",
         "_error",
         "_finished",
+        "_forgets",
         "_is_array",
         "_logs",
         "_metrics",
@@ -131,6 +132,7 @@ class Prediction:
         self._is_array = output_is_array
         self._outputs: list[msgspec.Raw | None] = []  # None: a file is being read; nothing behind it is shown
         self._packed: Packed | None = None  # takes their place when it is over, if they are many and small
+        self._forgets = False  # items were freed: it is kept for nobody
         self._pending = 0
         self._shown = 0  # outputs that are events already: those before the first pending one
         self._logs = BoundedText(bounds.logs)
@@ -192,7 +194,7 @@ class Prediction:
             self._outputs = [output for output in self._outputs if output is not None]
             self._pending = 0
             self._show()
-        if (packed := pack(self._outputs, self.output_size)) is not None:
+        if not self._forgets and (packed := pack(self._outputs, self.output_size)) is not None:
             self._packed, self._outputs = packed, []
         for callback in self._on_finish:
             with contain(Where.REQUEST, id=self.id):
@@ -245,6 +247,7 @@ class Prediction:
 
     def forget_outputs(self, first: int, end: int) -> None:
         """Free the items from ``first`` up to ``end``: their only reader has taken them. They are null from then on."""
+        self._forgets = True
         for index in range(first, end):
             if (output := self._outputs[index]) is not None:
                 self.output_size -= len(memoryview(output)) - len(memoryview(FORGOTTEN))

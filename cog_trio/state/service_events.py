@@ -92,7 +92,7 @@ class WorkerStarted(ServiceEvent):
 
 @dataclass(frozen=True)
 class WorkerDescribed(ServiceEvent):
-    """The model is imported: its document can be had, while setup goes on."""
+    """The model is imported: its document can be had and inputs can be checked, while setup goes on."""
 
     worker: int
 

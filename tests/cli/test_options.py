@@ -20,7 +20,7 @@ from cog_trio.server.http import entry
 
 
 def _command(seen: dict[str, Any]) -> click.Command:
-    @click.command(cls=options.BareFlags)
+    @click.command(cls=options.ServerCommand)
     @click.argument("model", default=".")
     @options.options()
     def command(model: str, **values: Any) -> int:
@@ -54,16 +54,25 @@ def test_rows_without_a_flag_are_no_options_and_those_of_clients_none_of_serve()
     assert named.isdisjoint(row.field for row in settings.OPTIONS if not row.flag or row.client)
 
 
-def test_container_entry_has_only_the_flags_of_cog_and_the_port() -> None:
+def test_container_entry_has_every_flag_of_serve() -> None:
     assert {parameter.name for parameter in entry.params} == {
-        "host",
-        "port",
-        "await_explicit_shutdown",
-        "upload_url",
-        "x_mode",
+        *(parameter.name for parameter in serve.params),
         "threads",
         "version",
-    }
+    } - {"model", "config_file"}
+
+
+def test_each_flag_of_a_server_is_in_one_group_of_its_help() -> None:
+    grouped = [field for fields in options.GROUPS.values() for field in fields]
+    rows = [row.field for row in settings.OPTIONS if row.flag and not row.client]
+    assert sorted(grouped) == sorted(rows)
+
+
+def test_help_of_serve_has_groups_and_the_common_options_first() -> None:
+    text = serve.get_help(click.Context(serve))
+    places = [text.index(f"\n{title}:") for title in (*options.GROUPS, options.OTHER)]
+    assert places == sorted(places)
+    assert text.index("-p, --port") < places[1]
 
 
 def test_nothing_given_is_nothing() -> None:

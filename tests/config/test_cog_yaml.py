@@ -186,3 +186,40 @@ def test_cog_yaml_that_cannot_be_read_says_why(folder: Path) -> None:
     (folder / "cog.yaml").mkdir()
     with pytest.raises(BadModel, match=r"can't read .*directory"):
         load(folder / "cog.yaml")
+
+
+@pytest.mark.parametrize(
+    ("files", "model", "text"),
+    [
+        ((), "", "no cog.yaml in {}: name a Python file, or start a model here by cog-trio init"),
+        (("predict.py",), "", "no cog.yaml in {0}: name its file: {0}/predict.py"),
+        (("predict.py",), ":Name", "behind a folder: name its file: {}/predict.py:Name"),
+        (
+            ("cog.yaml", "predict.py"),
+            ":Name",
+            "behind a folder: {} is named alone, its cog.yaml says which class is meant",
+        ),
+        (("predict.py",), "/predict2.py", "there is no file or folder {0}/predict2.py; did you mean {0}/predict.py?"),
+    ],
+)
+def test_what_is_named_wrongly_is_told_with_what_is_there(
+    files: tuple[str, ...], model: str, text: str, tmp_path: Path
+) -> None:
+    for file in files:
+        (tmp_path / file).touch()
+    with pytest.raises(BadModel) as caught:
+        find(f"{tmp_path}{model}")
+    assert str(caught.value).endswith(text.format(tmp_path))
+
+
+def test_a_cog_yaml_of_another_name(tmp_path: Path) -> None:
+    (tmp_path / "model.py").touch()
+    (tmp_path / "cog.yaml").write_text("run: gone.py\n")
+    other = tmp_path / "other.yaml"
+    other.write_text("run: model.py:First\ntrain: model.py:train\n")
+    target = find(str(tmp_path), config_file=str(other))
+    assert (target.folder, target.predict, target.train) == (tmp_path.resolve(), "model.py:First", "model.py:train")
+    named = find(f"{tmp_path}/model.py:Second", config_file=str(other))
+    assert (named.predict, named.train) == ("model.py:Second", "model.py:train")
+    with pytest.raises(BadModel, match="is not in the folder of"):
+        find(__file__, config_file=str(other))

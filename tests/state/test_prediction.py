@@ -464,3 +464,17 @@ async def test_nothing_that_changes_it_has_a_checkpoint() -> None:
         prediction.cancel()
         prediction.finish(CUT)
         prediction.snapshot()
+
+
+async def test_forgotten_outputs_are_null_and_take_no_memory() -> None:
+    prediction = Prediction("a", output_is_array=True)
+    prediction.dispatched()
+    for number in range(20):
+        prediction.add_output(msgspec.Raw(b'"%d%b"' % (number, b"x" * 100)))
+    size = prediction.output_size
+    prediction.forget_outputs(0, 18)
+    assert prediction.output_size < size / 5
+    prediction.finish(Outcome(Fact.RETURNED))
+    assert prediction.next_index == 20
+    assert prediction.output[:18] == [None] * 18
+    assert prediction.output[18].startswith("18x")

@@ -7,11 +7,11 @@ With ``--fix`` what is mechanical is mended first, file by file, and shown as a 
 
 from __future__ import annotations
 
-import shlex
+import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from cog_trio.cli.doctor.findings import Finding
 
 UNWELL: Final = 1  # exit code
+TRACEBACK: Final = "Traceback (most recent call last):\n"
+FRAME: Final = re.compile(r'^  File "([^"\n]+)", line (\d+)', re.MULTILINE)
 REST: Final = {"deprecated": "{} deprecated (may stay)", "hint": "{} to look at"}
 
 
@@ -38,6 +40,7 @@ def command(model: str, fix: bool, setup: bool) -> int:
 
     MODEL is named as for serve. Exit code 1 if it can't be served as it is; old names and hints are no problem.
     """
+    from cog_trio.cli.dockerfile.missing_package import missing_package_advice
     from cog_trio.cli.doctor.findings import PROBLEM
 
     try:
@@ -56,40 +59,42 @@ def command(model: str, fix: bool, setup: bool) -> int:
         print(finding)
     kinds: list[str] = [finding.kind for finding in found]
     if PROBLEM not in kinds:
-        cause = _examine(replace(make_plan(model, {}, terminal=False), warnings=()), setup)
+        cause, place = _examine(replace(make_plan(model, {}, terminal=False), warnings=()), setup)
         if cause is not None:
-            print(f"{target.predict or target.train}: {PROBLEM}: {' '.join(cause.split())}{_advice(cause, target)}")
+            advice = missing_package_advice(cause, target.folder)
+            said = " ".join(cause.split()) + (f"; {advice}" if advice else "")
+            print(f"{place or target.predict or target.train}: {PROBLEM}: {said}")
             kinds.append(PROBLEM)
     return _verdict(model, kinds, setup)
 
 
-def _examine(plan: LaunchPlan, setup: bool) -> str | None:
-    """Why the model does not load, or with ``setup`` can't be set up; None if it does. What it printed meanwhile goes
-    to stderr if so, or if it was set up. A signal ends us at once, and our guardian the worker."""
+def _examine(plan: LaunchPlan, setup: bool) -> tuple[str | None, str | None]:
+    """Why the model does not load, or with ``setup`` can't be set up, and where; None if it does. What it printed
+    meanwhile goes to stderr if so, or if it was set up; of an import without the traceback, if its place is told. A
+    signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with plan.spawn() as process:
         from cog_trio.cli.schema.describe_model import load
 
         loaded = load(plan, process, setup=setup)
+    printed, place = loaded.printed, None
+    if loaded.cause is not None:
+        before, found, trace = printed.rpartition(TRACEBACK)
+        place = _place(trace, plan.folder) if found else None
+        printed = before if place and not setup else printed  # setup fails deep in libraries: it stays
     if setup or loaded.cause is not None:
-        sys.stderr.write(loaded.printed)
-    return loaded.cause
+        sys.stderr.write(printed)
+    return loaded.cause, place
 
 
-def _advice(cause: str, target: ModelTarget) -> str:
-    """For a package that is missing here: what to install. cog.yaml speaks of the image, nobody installs it here."""
-    from cog_trio.cli.dockerfile.build_section import read_build
-    from cog_trio.config.yaml_source import BadFile
-
-    if not cause.startswith("ModuleNotFoundError"):
-        return ""
-    arguments: list[str] = []
-    if (target.folder / FILE).is_file():
-        with suppress(BadModel, BadFile):  # has been told as a hint
-            build = read_build(target.folder)
-            files = [f"-r {shlex.quote(str(target.folder / name))}" for name in build.requirements[:1]]
-            arguments = [*files, *map(shlex.quote, build.python_packages)]
-    return f"; install it here: pip install {' '.join(arguments)}" if arguments else "; install it beside cog-trio"
+def _place(trace: str, folder: str) -> str | None:
+    """The last line of the model's own code in a traceback, as ``file:line``."""
+    places = [
+        f"{os.path.relpath(file, folder)}:{line}"
+        for file, line in FRAME.findall(trace)
+        if "site-packages" not in file and os.path.realpath(file).startswith(os.path.join(os.path.realpath(folder), ""))
+    ]
+    return places[-1] if places else None
 
 
 def _read(target: ModelTarget) -> Iterator[Finding]:

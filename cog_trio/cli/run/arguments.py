@@ -7,6 +7,7 @@ JSON, the place for the output. What a text means for its input is told by the m
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -22,6 +23,7 @@ from cog_trio.cli.signals import collect_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+WEIGHTS: Final = "weights"  # where train writes without -o, as Cog does
 FIELDS: Final = (
     "url",
     "auth_token",
@@ -42,6 +44,8 @@ def run_arguments(function: F) -> F:
     for decorate in reversed(
         (
             options.model,
+            click.argument("rest", nargs=-1, metavar=""),
+            options.config_file,
             click.option(
                 "-i",
                 "--input",
@@ -62,7 +66,8 @@ def run_arguments(function: F) -> F:
                 "destination",
                 metavar="PATH",
                 shell_complete=options.files,
-                help="where the output goes: a file, a folder, or - for stdout  [default: printed; files: output.*]",
+                help="where the output goes: a file, a folder, or - for stdout  "
+                "[default: printed, files: output.*; of train: weights]",
             ),
             click.option(
                 "-e",
@@ -84,6 +89,8 @@ def answer(
     mode: str,
     *,
     model: str,
+    rest: Sequence[str],
+    config_file: str | None,
     inputs: Sequence[str],
     json_text: str | None,
     destination: str | None,
@@ -96,13 +103,20 @@ def answer(
     Raises:
       click.ClickException: with one line for the user.
     """
-    if "=" in model and not os.path.exists(model):
-        raise click.UsageError(f"MODEL is {model!r}: is -i missing in front of it?")
+    for text in (model, *rest):
+        if "=" in text and not os.path.exists(text):
+            raise click.UsageError(f"inputs are given by -i: write -i {shlex.quote(text)}")
+    if rest:
+        raise click.UsageError(f"there is one MODEL, but {len(rest)} more were named: {' '.join(rest)}")
+    if mode == options.TRAIN and destination is None and json_text is None:
+        destination = WEIGHTS
     given = options.given(values)
     run_options = _run_options(mode, model, inputs, json_text, destination, debug)
     variables = dict(_pairs("-e", environment))
     chosen, _ = read_settings(given)
     if chosen.url is not None:
+        if config_file is not None:
+            raise click.UsageError("-f is for models that run here: --url names another server")
         if variables:
             raise click.UsageError("-e is for models that run here: --url names another server")
         if model != ".":
@@ -113,7 +127,7 @@ def answer(
             from cog_trio.cli.run.remote_run import run_there
 
             return run_there(chosen, early, run_options)
-    plan = make_plan(model, given, terminal=False, x_mode=mode)
+    plan = make_plan(model, given, terminal=False, x_mode=mode, config_file=config_file)
     if mode == options.TRAIN and plan.train is None:
         raise click.ClickException(f"{model} has no training")
     return _run_here(replace(plan, environment={**plan.environment, **variables}), run_options)

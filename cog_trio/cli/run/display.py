@@ -198,6 +198,9 @@ class Display:
         for path in self._files.written[self._told :]:
             self._console.say(f"Written output to: {path}")
         self._told = len(self._files.written)
+        for warning in self._files.warnings:
+            self._console.say(f"{NAME}: warning: {warning}")
+        self._files.warnings.clear()
 
 
 def _encoded(text: str) -> bytes:

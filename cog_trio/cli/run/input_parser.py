@@ -32,11 +32,13 @@ ANY: Final[Mapping[str, Any]] = {}
 
 
 class BadInputs(ValueError):
-    """Inputs can't be made; ``faults`` has one line for each."""
+    """Inputs can't be made; ``faults`` has one line for each by the name of its input, ``values`` the other inputs."""
 
-    def __init__(self, faults: Sequence[str]) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = faults
+    def __init__(self, faults: Mapping[str, str], values: Mapping[str, Any]) -> None:
+        super().__init__("; ".join(faults.values()))
+        self.by_name = faults
+        self.faults = tuple(faults.values())
+        self.values = values
 
 
 class _Bad(ValueError):
@@ -108,13 +110,13 @@ class InputParser:
         Raises:
           BadInputs: with every fault there is.
         """
-        faults: list[str] = []
+        faults: dict[str, str] = {}
         values: dict[str, Any] = {}
         for name, value in given.items():
             try:
                 values[name] = self._from_json(self._field(name), value, read)
             except _Bad as bad:
-                faults.append(f"{name}: {bad}")
+                faults[name] = f"{name}: {bad}"
         texts: dict[str, list[str]] = {}
         for name, text in pairs:
             texts.setdefault(name, []).append(text)
@@ -122,12 +124,12 @@ class InputParser:
             try:
                 values[name] = self._from_texts(self._field(name), several, read)
             except _Bad as bad:
-                faults.append(f"{name}: {bad}")
+                faults[name] = f"{name}: {bad}"
         for name, value in values.items():
             if (fault := _unsendable(value)) is not None:
-                faults.append(f"{name}: {fault}")
+                faults[name] = f"{name}: {fault}"
         if faults:
-            raise BadInputs(faults)
+            raise BadInputs(faults, {name: value for name, value in values.items() if name not in faults})
         return values
 
     def _field(self, name: str) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,9 +26,11 @@ import trio
 
 import cog_trio
 from cog_trio.bridge.json_value import decode_json
+from cog_trio.cli.dockerfile.missing_package import missing_package_advice
 from cog_trio.cli.options import NAME
 from cog_trio.cli.run.display import FAILED, Display, display_style, fault_line, refuse
 from cog_trio.cli.run.input_parser import BadInputs, InputParser
+from cog_trio.cli.run.input_table import input_lines, input_rows
 from cog_trio.cli.run.output_writer import BadOutput, OutputForm
 from cog_trio.cli.run.session import StopRequest, encode, run_session
 from cog_trio.files.workspace import open_workspace
@@ -48,6 +51,7 @@ OURS: Final[Mapping[str, Any]] = {  # whatever variables say to servers: one wor
     "stream_history": 1024,
 }
 LONG: Final = 400  # characters of a line that is not said twice
+ERROR_LINE: Final = re.compile(r"\w+(?:Error|Exception): ")  # of an exception, as Python shows it
 STARTING: Final = "STARTING"
 READY: Final = ("READY", "BUSY", "UNHEALTHY")
 
@@ -98,8 +102,10 @@ class _LocalRun:
             output_folder=self._staging,
         ) as service:
             await _described(service)
-            if service.schema is None:
-                return FAILED  # the log has said why
+            if service.schema is None:  # the log has said why
+                if advice := missing_package_advice(service.health().cause or "", plan.folder, plan.config_file):
+                    self._console.say(f"{NAME}: {advice}")
+                return FAILED
             return await self._predict(service, json.loads(service.schema))
 
     def _kill(self) -> None:
@@ -108,17 +114,30 @@ class _LocalRun:
 
     async def _predict(self, service: cog_trio.PredictionService, document: dict[str, object]) -> int:
         run_options, console = self._run_options, self._console
-        inputs = InputParser.of(document, run_options.mode)
-        try:  # beside setup: what is wrong is told at once
-            input = await trio.to_thread.run_sync(_input, inputs, run_options, abandon_on_cancel=True)
+        mode = cog_trio.Mode(run_options.mode)
+        input, faults = await trio.to_thread.run_sync(
+            _input, InputParser.of(document, run_options.mode), run_options, abandon_on_cancel=True
+        )
+        try:
+            service.check_input(input, mode)
+        except cog_trio.InvalidInput as invalid:
+            for fault in invalid.faults:
+                name = _input_name(fault["loc"])
+                faults.setdefault(name, fault_line(fault["loc"], fault["msg"]))
+        except cog_trio.MalformedInput as malformed:
+            faults[""] = str(malformed)
+        if faults:  # told at once: setup goes on beside, and nobody waits for it
+            code = refuse(console, tuple(faults.values()))
+            if not (run_options.pairs or run_options.given):
+                console.say("\n".join(input_lines(input_rows(document, run_options.mode, service.required(mode)))))
+            return code
+        try:
             health = await service.wait_started()
             if health.status not in READY:
+                if advice := missing_package_advice(health.cause or "", self._plan.folder, self._plan.config_file):
+                    console.say(f"{NAME}: {advice}")
                 return FAILED
-            prediction = service.create(NewPrediction(input, mode=cog_trio.Mode(run_options.mode), streamed=True))
-        except BadInputs as bad:
-            return refuse(console, bad.faults)
-        except cog_trio.InvalidInput as invalid:
-            return refuse(console, [fault_line(fault["loc"], fault["msg"]) for fault in invalid.faults])
+            prediction = service.create(NewPrediction(input, mode=mode, streamed=True))
         except cog_trio.Rejected as refusal:
             console.say(f"{NAME}: {refusal}")
             return FAILED
@@ -162,22 +181,32 @@ class _LocalRun:
             await self._console.room()
 
 
-def _input(inputs: InputParser, run_options: RunOptions) -> bytes:
-    return encode(inputs.build(run_options.pairs, run_options.given, run_options.read))
+def _input(inputs: InputParser, run_options: RunOptions) -> tuple[bytes, dict[str, str]]:
+    """The input as JSON, without what can't be made, and the faults of that by their names."""
+    try:
+        return encode(inputs.build(run_options.pairs, run_options.given, run_options.read)), {}
+    except BadInputs as bad:
+        return encode(bad.values), dict(bad.by_name)
+
+
+def _input_name(place: Sequence[str | int]) -> str:
+    """The input that a fault of a request's body is of."""
+    return str(place[2]).partition("/")[0] if len(place) > 2 else ""
 
 
 async def _described(service: cog_trio.PredictionService) -> None:
-    """Wait until the model has been imported, or it is clear that it won't be."""
-    known = trio.Event()
+    """Wait until the model has been imported and inputs can be checked, or it is clear that it won't be."""
+    changed = trio.Event()
 
     def hear(event: cog_trio.ServiceEvent) -> None:
         if isinstance(event, (cog_trio.WorkerDescribed, cog_trio.HealthChanged)):
-            known.set()
+            changed.set()
 
     forget = service.observe(hear)
     try:
-        if service.schema is None and service.health().status == STARTING:
-            await known.wait()
+        while not service.described and service.health().status == STARTING:
+            await changed.wait()
+            changed = trio.Event()
     finally:
         forget()
 
@@ -215,15 +244,33 @@ class _ToConsole(logging.Handler):
         self._stop = stop
         self._debug = debug
         self._last = ""
+        self._held = ""  # an error of a setup without a traceback: if it is the cause of a failure, it is told once
+
+    def _say_held(self) -> None:
+        if self._held:
+            self._console.say(self._held)
+        self._held = ""
+
+    def close(self) -> None:
+        self._say_held()
+        super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.name == "cog_trio.user":
-            self._console.say(text)
+            self._say_held()
+            if ERROR_LINE.match(text) and not self._last.startswith(" "):
+                self._held = text
+            else:
+                self._console.say(text)
             self._last = text
-        elif self._stop.code is not None and not self._debug:
+            return
+        if not text.endswith(self._held):
+            self._say_held()
+        self._held = ""
+        if self._stop.code is not None and not self._debug:
             return  # what the end that was asked for looks like inside
-        elif record.levelno >= logging.ERROR:
+        if record.levelno >= logging.ERROR:
             if len(self._last) > LONG and text.endswith(self._last):
                 text = text.removesuffix(self._last) + "see above"
             self._console.say(f"{NAME}: {text}")
@@ -243,3 +290,4 @@ def _logging(console: Console, stop: StopRequest, debug: bool) -> Iterator[None]
         yield
     finally:
         root.removeHandler(handler)
+        handler.close()

@@ -21,10 +21,11 @@ from urllib.parse import unquote, unquote_to_bytes
 
 import cog_trio
 from cog_trio.cli.run.input_parser import is_file, resolved
-from cog_trio.files.mime import guess_extension
+from cog_trio.files.mime import UNKNOWN, guess_extension, guess_mime
 
 OUTPUTS: Final = {"predict": "Output", "train": "TrainingOutput"}
 DATA: Final = re.compile(r"data:([^;,]*)((?:;[^,;]*)*),", re.IGNORECASE)
+MEDIA: Final = ("image/", "audio/", "video/")  # kinds of which one can't be read as another
 STDOUT: Final = "-"
 NAME: Final = "output"  # of a file that no name was given for
 
@@ -57,6 +58,7 @@ class OutputNames:
 
     def __init__(self, destination: str | None, staging: str | None = None, *, beside: bool = False) -> None:
         self.written: list[Path] = []
+        self.warnings: list[str] = []  # for people, to be said once
         self._staging = staging
         self._base, self._folder = _split(destination)
         self._beside = beside
@@ -107,7 +109,11 @@ class OutputNames:
     def _write(self, value: str, place: Sequence[str]) -> Path:
         """One file: ``output.png``, ``output.0.png``, ``output.weights.bin``."""
         source = cog_trio.local_path(value) if self._is_ours(value) else None
-        target = self._path(place, _suffix(value) if source is None else _tame(source.suffix))
+        suffix = _suffix(value) if source is None else _tame(source.suffix)
+        target = self._path(place, suffix)
+        held, named = guess_mime(f"x{suffix}"), guess_mime(f"x{target.suffix}")
+        if held.startswith(MEDIA) and named not in (held, UNKNOWN):
+            self.warnings.append(f"{target} is named {target.suffix}, but holds {held}")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             if source is None:

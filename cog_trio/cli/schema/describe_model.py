@@ -18,7 +18,8 @@ import msgspec
 import trio
 
 from cog_trio.bridge.protocol import Init, Log
-from cog_trio.cli.options import fail
+from cog_trio.cli.options import PREDICT, TRAIN, fail
+from cog_trio.cli.run.input_table import input_lines, input_rows
 from cog_trio.orchestrator.control_channel import Event
 from cog_trio.orchestrator.orchestrator import NeverReady, open_orchestrator
 
@@ -54,8 +55,8 @@ def load(plan: LaunchPlan, process: WorkerProcess, *, setup: bool = False) -> Lo
         return Loaded(b"", "".join(heard), f"the worker can't be used: {error}")
 
 
-def print_schema(plan: LaunchPlan, process: WorkerProcess) -> int:
-    """Print the document; the exit code."""
+def print_schema(plan: LaunchPlan, process: WorkerProcess, *, as_table: bool = False) -> int:
+    """Print the document, or its inputs ``as_table``; the exit code."""
     for warning in plan.warnings:
         print(f"{plan.name}: warning: {warning}", file=sys.stderr)
     document, printed, cause = load(plan, process)
@@ -64,7 +65,12 @@ def print_schema(plan: LaunchPlan, process: WorkerProcess) -> int:
     if cause is not None:
         return fail(plan.name, f"{plan.predict or plan.train} does not load: {cause}", DOES_NOT_LOAD)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us without a word
-    sys.stdout.buffer.write(msgspec.json.format(document, indent=2) + b"\n")
+    if as_table:
+        whole = msgspec.json.decode(document)
+        trains = plan.predict is None
+        print("\n".join(input_lines(input_rows(whole, TRAIN if trains else PREDICT))))
+    else:
+        sys.stdout.buffer.write(msgspec.json.format(document, indent=2) + b"\n")
     sys.stdout.flush()
     return 0
 

@@ -71,9 +71,10 @@ async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int
                 urls = await nursery.start(cog_trio.serve_http, service, plan.settings)
             except cog_trio.CannotListen as error:
                 used = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
-                hint = "; --port takes another one" if used and plan.settings.uds is None else ""
+                hint = f"; {plan.port_option} takes another one" if used and plan.settings.uds is None else ""
                 return fail(plan.name, f"{error}{hint}", CANNOT_LISTEN)
             log.info("Listening on %s", ", ".join(urls), extra={"urls": urls})
+            nursery.start_soon(_advise, service, plan)
             nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown)
             if plan.settings.reload:
                 from cog_trio.cli.serve.reload_watcher import watch
@@ -86,6 +87,15 @@ async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int
             await service.wait_stopped()
             nursery.cancel_scope.cancel()
     return 0
+
+
+async def _advise(service: cog_trio.PredictionService, plan: LaunchPlan) -> None:
+    """Say what to do about a package that a setup has missed."""
+    from cog_trio.cli.dockerfile.missing_package import missing_package_advice
+
+    health = await service.wait_started()
+    if health.cause and (advice := missing_package_advice(health.cause, plan.folder, plan.config_file)):
+        log.error("%s", advice)
 
 
 async def _watch_signals(

@@ -19,7 +19,6 @@ import click
 import trio
 
 from cog_trio.bridge.protocol import Init
-from cog_trio.config.cog_yaml import FILE
 
 if TYPE_CHECKING:
     from cog_trio import PredictionService
@@ -76,7 +75,7 @@ async def _follow(
     unseen = present.keys() & lost
     changes = watchfiles.awatch(
         *present,
-        watch_filter=partial(_counts, folders),
+        watch_filter=partial(_counts, folders, plan.config_file),
         debounce=LONGEST,
         step=SETTLED,
         rust_timeout=LOOK,
@@ -108,7 +107,7 @@ def _folders(plan: LaunchPlan) -> list[str]:
     return sorted({plan.folder, *(os.path.abspath(folder) for folder in plan.settings.reload_dir)})
 
 
-def _counts(folders: Collection[str], change: Any, path: str) -> bool:
+def _counts(folders: Collection[str], config_file: str, change: Any, path: str) -> bool:
     """Whether a change of this file is one of the model, or a folder that is watched has gone."""
     if path in folders:
         return bool(change.name == "deleted")
@@ -118,7 +117,7 @@ def _counts(folders: Collection[str], change: Any, path: str) -> bool:
     *parents, name = inside.split(os.sep)
     if any(part.startswith(".") or part in IGNORED for part in parents):
         return False
-    return (name.endswith(".py") and not name.startswith(".")) or (name == FILE and not parents)
+    return (name.endswith(".py") and not name.startswith(".")) or (name == config_file and not parents)
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -127,7 +126,9 @@ def _is_below(path: str, folder: str) -> bool:
 
 def _reload(service: PredictionService, plan: LaunchPlan, paths: Collection[str]) -> None:
     why = _why(plan.folder, paths)
-    if plan.again is None or not any(os.path.basename(path) == FILE or os.path.isdir(path) for path in paths):
+    if plan.again is None or not any(
+        os.path.basename(path) == plan.config_file or os.path.isdir(path) for path in paths
+    ):
         service.reload(why)
         return
     try:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cog_trio.cli.run.input_parser import is_file, resolved
+from cog_trio.cli.run.input_table import input_lines, input_rows
 
 if TYPE_CHECKING:
     import cog_trio
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 READY: Final = ("READY", "BUSY")
 FAILED: Final = "SETUP_FAILED"
 UNIX: Final = "unix:"  # before the path, where the server listens on a socket
-MAX_WORDS: Final = 70  # characters of a description
 PIXEL: Final = (
     "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -63,11 +63,8 @@ def render(
     required = component.get("required", []) if needed is None else needed
     ordered = sorted(properties, key=lambda name: properties[name].get("x-order", 0))
     lines = ["", f"  {model} is ready at {url}", ""]
-    if ordered:
-        width = max(map(len, ordered))
-        lines.append("  Inputs")
-        lines += [f"    {name:{width}}  {_describe(properties[name], name in required, schemas)}" for name in ordered]
-        lines.append("")
+    if rows := input_rows(document, "train" if trains else "predict", needed):
+        lines += ["  Inputs", *(f"    {line}" for line in input_lines(rows)), ""]
     example = {name: _example(resolved(properties[name], schemas)) for name in ordered if name in required}
     if not example:  # show how an input is written
         given = [name for name in ordered if properties[name].get("default") is not None]
@@ -92,32 +89,6 @@ def _trains(document: Mapping[str, Any]) -> bool:
     """Whether trainings alone are served."""
     schemas = document.get("components", {}).get("schemas", {})
     return "Input" not in schemas and "TrainingInput" in schemas
-
-
-def _describe(field: Mapping[str, Any], required: bool, schemas: Mapping[str, Any]) -> str:
-    whole = resolved(field, schemas)
-    kind = _kind(whole)
-    if "enum" in whole:
-        kind = " | ".join(map(_json, whole["enum"]))
-    least, most = whole.get("minimum"), whole.get("maximum")
-    if least is not None and most is not None:
-        kind += f" from {least} to {most}"
-    elif least is not None or most is not None:
-        kind += f", {least} or more" if most is None else f", {most} or less"
-    default = field.get("default")
-    what = "required" if required else "optional" if default is None else f"default {_json(default)}"
-    words = " ".join(str(field.get("description", "")).split())[:MAX_WORDS]
-    return f"{kind}, {what}" + (f": {words}" if words else "")
-
-
-def _kind(field: Mapping[str, Any]) -> str:
-    if "items" in field:
-        return f"array of {_kind(field['items'])}"
-    return "file" if is_file(field) else str(field.get("type", "any"))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _example(field: Mapping[str, Any]) -> Any:

@@ -267,8 +267,9 @@ def _concurrency(target: loader.LoadedCallable, configured: int | None) -> int:
     if wanted is None:
         return 1
     if wanted > 1 and not target.is_async:
+        asked = "@concurrent" if configured is None else "--max-concurrency (COG_MAX_CONCURRENCY, concurrency.max)"
         raise ValueError(
-            f"COG_MAX_CONCURRENCY > 1 needs an async run() or predict(), but {target.name}() is a plain def; "
+            f"{asked} is {wanted}, but {target.name}() is a plain def, which runs one prediction at a time: "
             "write async def, or run several workers (--workers)"
         )
     return max(wanted, 1)

@@ -348,11 +348,14 @@ def _check_readable(path: str) -> None:
     A pipe is found before it is opened, since one without a writer would hold the run. An ``opener`` for ``open``
     could do both at once, but would lose its descriptor if a cancel is raised when ``os.open`` has returned.
     """
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise OSError(f"the output {path!r} is not a regular file")
-    with open(path, "rb"):  # raises for a folder
-        pass
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            with open(path, "rb"):  # raises for a folder
+                return
+    except OSError as error:
+        raise type(error)(f"output: {path!r} can't be read: {error.strerror}") from None
+    raise OSError(f"the output {path!r} is not a regular file")
 
 
 def _read(stream: Any) -> Iterator[bytes]:

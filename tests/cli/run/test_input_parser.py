@@ -144,7 +144,7 @@ def test_a_name_that_comes_again_makes_a_list() -> None:
 def test_fault_is_one_line_that_names_the_input(text: str, fault: str) -> None:
     with pytest.raises(BadInputs) as caught:
         _build(text)
-    assert caught.value.faults == [fault]
+    assert caught.value.faults == (fault,)
 
 
 def test_all_faults_are_told_at_once() -> None:

@@ -38,12 +38,12 @@ from cog_trio.config.settings import BadSetting, Settings, read, worker_variable
     ],
 )
 def test_what_counts(path: str, counts: bool) -> None:
-    assert _counts(["/model", "/more"], Change.modified, path) is counts
+    assert _counts(["/model", "/more"], "cog.yaml", Change.modified, path) is counts
 
 
 def test_the_root_folder_and_the_end_of_one_count_too() -> None:
-    assert _counts(["/"], Change.added, "/predict.py") is True
-    assert _counts(["/model"], Change.deleted, "/model") is True
+    assert _counts(["/"], "cog.yaml", Change.added, "/predict.py") is True
+    assert _counts(["/model"], "cog.yaml", Change.deleted, "/model") is True
 
 
 class Service:

@@ -252,7 +252,10 @@ def test_W30_concurrency(models: Models) -> None:
 
 @pytest.mark.covers("D33")
 def test_D33_sync_models_have_one_slot(models: Models) -> None:
-    with pytest.raises(ValueError, match=r"COG_MAX_CONCURRENCY > 1 needs an async run\(\) or predict\(\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"--max-concurrency \(COG_MAX_CONCURRENCY, concurrency.max\) is \d+, but run\(\) is a plain def",
+    ):
         models.load(PLAIN, max_concurrency=2)
 
 

@@ -8,6 +8,7 @@ the fields looked at one by one, to name every fault and its place. The prefixes
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
@@ -20,6 +21,10 @@ from cog_trio.state.snapshot import ALL_EVENTS, WebhookEvent
 
 Fault: TypeAlias = "Mapping[str, Any]"
 
+log: Final = logging.getLogger(__name__)
+
+MAX_NAMES: Final = 10  # unknown members that a line of the log names
+MAX_NAME: Final = 50  # characters of one
 SMALL: Final = 64 * 2**10  # bytes; decoding that costs less than a millisecond
 MAX_DEPTH: Final = 127  # levels of nesting; one more is refused
 
@@ -142,10 +147,20 @@ def _repeated(body: bytes | bytearray | memoryview, create: CreateRequest) -> li
         start = body.rfind(memoryview(create.input))  # more than half of the body can't be there twice
         body = b"%b0%b" % (bytes(body[:start]), bytes(body[start + size :]))
     names = [key.text for key in _members(body)]
+    if "input" not in names:
+        _tell_unknown(names)
     if len(names) == len({*names}):
         return []  # nearly all bodies
     twice = [name for name in CreateRequest.__struct_fields__ if names.count(name) > 1]
     return [fault(["body", name], f"{WRONG_SHAPE}duplicate field `{name}`") for name in twice]
+
+
+def _tell_unknown(names: Iterable[str]) -> None:
+    """Log the members of a body without ``input`` that mean nothing: they are most likely its inputs."""
+    unknown = [name[:MAX_NAME] for name in names if name not in CreateRequest.__struct_fields__]
+    if unknown:
+        shown = ", ".join(unknown[:MAX_NAMES]) + (" and more" if len(unknown) > MAX_NAMES else "")
+        log.warning('a body without "input" has unknown members: %s; inputs belong into {"input": {...}}', shown)
 
 
 def _check_values(create: CreateRequest) -> list[Fault]:

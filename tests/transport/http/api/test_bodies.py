@@ -83,3 +83,15 @@ def test_random_bodies_are_told_as_bracket_by_bracket() -> None:
         assert is_too_deep(body) is expected, body[:1000]
         seen.add(expected)
     assert seen == {True, False}
+
+
+def test_a_body_without_input_but_with_unknown_members_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The classic first error: the inputs stand where ``input`` should."""
+    assert decode_create(b'{"prompt": "a", "id": "b"}').id == "b"
+    assert caplog.messages == [
+        'a body without "input" has unknown members: prompt; inputs belong into {"input": {...}}'
+    ]
+    caplog.clear()
+    decode_create(b'{"input": {}, "version": "x"}')
+    decode_create(b'{"id": "b"}')
+    assert caplog.messages == []
