@@ -378,6 +378,16 @@ def worker_variables(settings: Settings, number: int = 0) -> dict[str, str]:
     return variables
 
 
+def changed_settings(settings: Settings) -> dict[str, Any]:
+    """The settings that differ from the default, by their flags; of secrets only that they are set."""
+    changed = {}
+    for option in OPTIONS:
+        value = getattr(settings, option.field)
+        if value != option.default:
+            changed[option.flag or option.variable] = "***" if option.secret else True if option.switch else value
+    return changed
+
+
 def reference() -> str:
     """The table as Markdown: what docs/reference/settings.md holds."""
     lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]

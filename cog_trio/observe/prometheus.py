@@ -95,6 +95,9 @@ FAMILIES: Final = (
     MetricFamily("cog_predictions_refused", "counter", "Predictions that were not created, by why", ("mode", "reason")),
     MetricFamily("cog_webhooks_failed", "counter", "Webhooks that were given up", ("event",)),
     MetricFamily("cog_internal_errors", "counter", "Faults of the server that failed one thing each", ("where",)),
+    MetricFamily(
+        "cog_log_lines_dropped", "counter", "Lines of the log that a slow reader or a worker's flood has cost"
+    ),
     MetricFamily("cog_workers_lost", "counter", "Workers that ended unasked"),
     MetricFamily("cog_worker_restarts", "counter", "Workers that took the place of one that was lost"),
     MetricFamily("cog_setup_seconds", "gauge", "From the start of the first worker to ready"),
@@ -227,6 +230,7 @@ class Metrics:
             "cog_predictions_refused": self._refused.items(),
             "cog_webhooks_failed": [(("completed",), now.webhooks_failed), (("progress",), now.webhooks_lost)],
             "cog_internal_errors": [((where.value,), count) for where, count in internal_errors.counts.items()],
+            "cog_log_lines_dropped": [((), now.log_lines_dropped)],
             "cog_workers_lost": [((), self._lost)],
             "cog_worker_restarts": [((), now.respawns)],
             "cog_setup_seconds": [((), seconds) for seconds in _setup(health)],

@@ -218,9 +218,10 @@ class WorkerHandle:
                 self.orchestrator = self._serving = orchestrator
                 self._ready_since = trio.current_time()
                 self.health.set_up()
-                log.info("Server ready")
+                setup = self._ready_since - self._began
+                slots = {"slots": orchestrator.pool.capacity, "setup_seconds": round(setup, 3)}
+                log.info("Server ready", extra=slots)
                 if self._service_events.observed:
-                    setup = self._ready_since - self._began
                     self._service_events.publish(WorkerReady(self._service_events.now(), self._number, setup))
                 self._on_change()
             await orchestrator.wait_ended()
@@ -290,6 +291,7 @@ class WorkerHandle:
                 self.health.log.runtime(event.target, event.message)
             worker_log.log(LEVELS[event.level], "%s", event.message, extra={"worker_target": event.target})
         elif isinstance(event, DroppedLogs):
+            self._service_events.worker_lines_dropped += event.count
             log.warning("the worker dropped %d log lines within %d ms", event.count, event.interval_millis)
         elif isinstance(event, Described):
             self.streaming = event.streaming
@@ -301,7 +303,11 @@ class WorkerHandle:
     def _on_log(self, event: Log) -> None:
         if self._process.state in IN_SETUP:
             self.health.log.user(event.source.value, event.data)
-        extra = {} if event.id is None else {"id": event.id}
+        extra: dict[str, object] = {"source": event.source.value}
+        if event.id is not None:
+            extra["id"] = event.id
+        if self._setting_up:
+            extra["setup"] = True  # passes at every level
         for line in event.data.removesuffix("\n").split("\n"):
             user_log.info("%s", line, extra=extra)
 

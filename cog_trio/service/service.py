@@ -38,7 +38,7 @@ from cog_trio.state.health import FINAL, HealthSnapshot, HealthState
 from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Bounds, Prediction
 from cog_trio.state.refusals import AlreadyRunning, AtCapacity, NotOffered, Rejected, not_ready
-from cog_trio.state.service_events import Callback, Feed, ServiceEvents, Statistics
+from cog_trio.state.service_events import Callback, Feed, Printed, ServiceEvents, Statistics
 from cog_trio.state.status import Status
 
 if TYPE_CHECKING:
@@ -183,6 +183,7 @@ class PredictionService(PythonAPI):
             webhooks=self._webhooks.pending,
             webhooks_failed=self._webhooks.failed,
             webhooks_lost=self._webhooks.lost,
+            log_lines_dropped=self._service_events.worker_lines_dropped + self._service_events.log_lines_dropped(),
         )
 
     def events(self) -> AbstractAsyncContextManager[Feed]:
@@ -199,6 +200,16 @@ class PredictionService(PythonAPI):
         Gives what ends that. One that raises is logged and called no more.
         """
         return self._service_events.observe(callback)
+
+    def attach_log(self, printed: Printed | None, lines_dropped: Callable[[], int]) -> None:
+        """Name the log of this process.
+
+        Args:
+          printed: called for each piece of text that the predictions from here on print.
+          lines_dropped: returns how many lines it has dropped so far, for ``statistics``.
+        """
+        self._service_events.on_printed = printed
+        self._service_events.log_lines_dropped = lines_dropped
 
     # What it does.
 
@@ -243,6 +254,7 @@ class PredictionService(PythonAPI):
             bounds=self._bounds,
             now=self._now,
         )
+        prediction.on_printed = self._service_events.on_printed
         self._webhooks.follow(prediction)
         self._tasks.start(prediction, sent, new.context)
         return prediction

@@ -84,6 +84,7 @@ class Prediction:
         "id",
         "input",
         "mode",
+        "on_printed",
         "output_size",
         "predict_time",
         "queued",
@@ -129,6 +130,7 @@ class Prediction:
         self.blame = Blame.MODEL  # whose doing its end is; before it: of a cancellation that is under way
         self.output_size = 0  # bytes
         self._scope: trio.CancelScope | None = None  # that it stands in now: what ``cancel`` cancels
+        self.on_printed: Callable[[str, LogSource, str], None] | None = None  # the service log, if it wants its text
         self._is_array = output_is_array
         self._outputs: list[msgspec.Raw | None] = []  # None: a file is being read; nothing behind it is shown
         self._packed: Packed | None = None  # takes their place when it is over, if they are many and small
@@ -211,6 +213,8 @@ class Prediction:
     def _log(self, data: str, source: LogSource = LogSource.STDERR) -> None:
         if kept := self._logs.append(data):
             self.event_log.log(source, kept)
+        if self.on_printed is not None:
+            self.on_printed(self.id, source, data)
 
     def add_output(self, output: msgspec.Raw) -> None:
         """Add the item at ``next_index``."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 
-from cog_trio.bridge.protocol import Mode
+from cog_trio.bridge.protocol import LogSource, Mode
 from cog_trio.state.status import Status
 
 if TYPE_CHECKING:
@@ -136,9 +136,12 @@ class Statistics:
     webhooks: int  # predictions whose webhooks are not all delivered yet
     webhooks_failed: int  # terminal webhooks that were given up
     webhooks_lost: int  # others that were not delivered
+    log_lines_dropped: int  # lines of the log that a slow reader or a worker's flood has cost
 
 
 Callback: TypeAlias = Callable[[ServiceEvent], None]
+Printed: TypeAlias = Callable[[str, LogSource, str], None]
+"""Told of each piece of text that a prediction prints: its id, the stream, the text. It must not wait."""
 
 
 class ServiceEvents:
@@ -146,6 +149,9 @@ class ServiceEvents:
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.now = now
+        self.on_printed: Printed | None = None
+        self.log_lines_dropped: Callable[[], int] = lambda: 0  # by the log of this process
+        self.worker_lines_dropped = 0
         self.created = 0
         self.refused = 0
         self.finished = dict.fromkeys((Status.SUCCEEDED, Status.FAILED, Status.CANCELED), 0)

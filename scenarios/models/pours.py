@@ -6,9 +6,11 @@ MIB = 2**20
 
 
 class Chunks(BaseRunner):
-    def run(self, mib: int = Input(default=1, ge=0), size: int = 1073, lines: int = 0) -> ConcatenateIterator[str]:
+    def run(
+        self, mib: int = Input(default=1, ge=0), size: int = 1073, lines: int = 0, width: int = 0
+    ) -> ConcatenateIterator[str]:
         for number in range(lines):
-            print(f"line {number}")
+            print(f"line {number}" + "x" * width)
         left = mib * MIB
         while left:
             chunk = "x" * min(size, left)

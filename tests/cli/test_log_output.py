@@ -44,7 +44,7 @@ def test_json_has_the_id_and_every_extra() -> None:
         "level": "INFO",
         "target": "cog_trio.test",
         "message": "done",
-        "id": "a",
+        "prediction_id": "a",
         "urls": ["http://x"],
     }
 
@@ -86,9 +86,15 @@ def test_console_leaves_lists_to_json() -> None:
     assert ConsoleFormatter().format(_record("done", urls=["http://x"], id="a")).endswith("info    done id=a")
 
 
+class Plain(JsonFormatter):
+    """Messages alone."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage()
+
+
 def test_writer_writes_all_in_order(pipe: tuple[int, int]) -> None:
-    writer = LogHandler(pipe[1])
-    writer.setFormatter(logging.Formatter("%(message)s"))
+    writer = LogHandler(pipe[1], Plain())
     for number in range(100):
         writer.emit(_record(str(number)))
     writer.finish(10)
@@ -99,9 +105,7 @@ def test_stalled_reader_stalls_nobody_and_is_told_how_much_it_missed(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_output, "MAX_WAITING", 200_000)
-    counted: list[int] = []
-    writer = LogHandler(pipe[1], counted.append)
-    writer.setFormatter(logging.Formatter("%(message)s"))
+    writer = LogHandler(pipe[1], Plain())
     for _ in range(1000):
         writer.emit(_record("x" * 999))  # five times what may wait; nobody reads yet
     text, written, dropped = b"", 0, 0
@@ -113,7 +117,7 @@ def test_stalled_reader_stalls_nobody_and_is_told_how_much_it_missed(
         dropped = sum(int(note.split()[0]) for note in notes)
     writer.finish(10)
     assert written + dropped == 1000
-    assert sum(counted) == dropped
+    assert writer.dropped == dropped
     assert written + len(notes) == len(lines)
     assert dropped >= 500
 
@@ -121,7 +125,7 @@ def test_stalled_reader_stalls_nobody_and_is_told_how_much_it_missed(
 def test_reader_that_is_gone_ends_the_writer_quietly() -> None:
     read, write = os.pipe()
     os.close(read)
-    writer = LogHandler(write)
+    writer = LogHandler(write, Plain())
     writer.emit(_record("nobody"))
     writer.finish(10)
     assert not writer._writer.waiting
@@ -137,3 +141,73 @@ def test_open_log_gives_logging_back_as_it_was(capfd: pytest.CaptureFixture[str]
     assert (logging.getLogger().level, list(logging.getLogger().handlers)) == before
     said = [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()]
     assert said == ["ours"]
+
+
+def _lines(pipe: tuple[int, int], handler: LogHandler) -> list[str]:
+    handler.finish(10)
+    return os.read(pipe[0], 2**16).decode().splitlines()
+
+
+def test_printed_lines_name_their_prediction_and_source(pipe: tuple[int, int]) -> None:
+    handler = LogHandler(pipe[1], JsonFormatter())
+    handler.printed("a", "stdout", 'he said "hi"\x1b[31m\n')
+    (line,) = _lines(pipe, handler)
+    fields = json.loads(line)
+    assert fields.pop("timestamp").endswith("Z")
+    assert fields == {
+        "level": "INFO",
+        "target": "cog_trio.user",
+        "message": 'he said "hi"\x1b[31m',
+        "prediction_id": "a",
+        "source": "stdout",
+    }
+    assert line.isprintable()
+    line = ConsoleFormatter().printed(0.0, "a b", "stderr", "red \x1b[31m")
+    assert line.endswith("info    red \\x1b[31m id=a b source=stderr")
+
+
+@pytest.mark.parametrize("traces", [True, False])
+def test_the_end_of_a_failed_prediction_takes_its_traceback(traces: bool, pipe: tuple[int, int]) -> None:
+    handler = LogHandler(pipe[1], JsonFormatter(), traces=traces)
+    trace = "Traceback (most recent call last):\n  File x\nValueError: boom\n"
+    end = {"outcome": "failed", "id": "a"}
+    handler.printed("a", "stderr", trace)
+    handler.printed("b", "stderr", trace)
+    handler.emit(logging.makeLogRecord({"name": "cog_trio.prediction", "msg": "failed", **end}))
+    handler.emit(logging.makeLogRecord({"name": "cog_trio.prediction", "msg": "ok", "outcome": "succeeded", "id": "b"}))
+    failed, printed, succeeded = map(json.loads, _lines(pipe, handler))
+    assert (failed["message"], failed.get("exception")) == ("failed", trace.rstrip() if traces else None)
+    assert (printed["message"], printed["prediction_id"]) == (trace.rstrip(), "b"), "it has caught the error itself"
+    assert succeeded["message"] == "ok"
+
+
+def test_what_setup_prints_passes_at_every_level_and_predictions_from_info_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    user = logging.getLogger("cog_trio.user")
+    for level, expected in (("error", ["setup"]), ("info", ["setup", "background"])):
+        with log_output.open_log(level, "json"):
+            user.info("setup", extra={"setup": True, "source": "stdout"})
+            user.info("background", extra={"source": "stdout"})
+        assert [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()] == expected
+    with log_output.open_log("info", "json", predictions=False):
+        user.info("background", extra={"source": "stdout"})
+    assert capfd.readouterr().err == ""
+
+
+def test_a_setup_traceback_is_one_record_before_what_is_said_about_it(capfd: pytest.CaptureFixture[str]) -> None:
+    user = logging.getLogger("cog_trio.user")
+    trace = ["Traceback (most recent call last):", "  File x", "ValueError: boom"]
+    with log_output.open_log("error", "json"):
+        for line in trace:
+            user.info(line, extra={"setup": True, "source": "stderr"})
+        logging.getLogger("cog_trio.service").error("setup failed")
+    first, second = map(json.loads, capfd.readouterr().err.splitlines())
+    assert (first["message"], first["source"]) == ("\n".join(trace), "stderr")
+    assert second["message"] == "setup failed"
+
+
+def test_levels_have_colours_where_they_are_wanted() -> None:
+    record = _record("x")
+    assert "\x1b[32minfo   \x1b[0m x" in ConsoleFormatter(colour=True).format(record)
+    assert "\x1b" not in ConsoleFormatter().format(record)

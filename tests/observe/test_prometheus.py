@@ -81,7 +81,9 @@ async def test_what_is_true_now_is_asked_at_the_scrape() -> None:
     metrics = Metrics(service)
     assert (await shown(metrics))["cog_slots",] == 0
     service.numbers = replace(NOTHING, slots=4, idle=1, running=3, queued=7, workers=2, respawns=5, retained=8)
-    service.numbers = replace(service.numbers, retained_bytes=9, webhooks=10, webhooks_failed=11, webhooks_lost=12)
+    service.numbers = replace(
+        service.numbers, retained_bytes=9, webhooks=10, webhooks_failed=11, webhooks_lost=12, log_lines_dropped=13
+    )
     now = await shown(metrics)
     assert {name: value for (name, *labels), value in now.items() if not labels and not name.endswith("_info")} == {
         "cog_slots": 4,
@@ -93,6 +95,7 @@ async def test_what_is_true_now_is_asked_at_the_scrape() -> None:
         "cog_predictions_retained": 8,
         "cog_predictions_retained_bytes": 9,
         "cog_webhooks_pending": 10,
+        "cog_log_lines_dropped_total": 13,
         "cog_workers_lost_total": 0,
         "cog_worker_restarts_total": 5,
     }

@@ -63,6 +63,13 @@ async def _run(settings: Settings, run_options: RunOptions, console: Console, st
     console.phase(f"Connecting to {urlsplit(settings.url).netloc}")
     async with open_client(cafile=settings.cafile) as client:
         server = RemoteServer(settings.url, client, settings.auth_token, settings.cafile)
+        host = urlsplit(settings.url).netloc
+
+        def say_waiting() -> None:
+            console.say(f"{NAME}: {plain(host)} is setting up its model: waiting for it")
+            console.phase(f"Waiting for {host} to set up its model")
+
+        await server.wait_set_up(say_waiting)
         document = await server.document()
         family = FAMILIES[run_options.mode]
         if f"/{family}" not in document["paths"]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
+
+import trio
 
 from cog_trio.cli.run.display import fault_line
 from cog_trio.net.http_client import error_reason
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     import httpx
 
 SCHEMES: Final = {"ws": "http", "wss": "https"}
+STARTING: Final = "STARTING"
+POLL: Final = 0.5  # seconds between two looks at a server that sets up its model
 NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 ENDS: Final = ("succeeded", "failed", "canceled")
 
@@ -55,6 +59,26 @@ class RemoteServer:
         self.client = client
         self.cafile = cafile
         self.headers = {} if token is None else {"authorization": f"Bearer {token}"}
+
+    async def wait_set_up(self, on_wait: Callable[[], None]) -> None:
+        """Wait while the server sets up its model; ``on_wait`` is called once, if there is something to wait for.
+
+        A server that does not say how it is counts as set up: the next request tells what is wrong.
+        """
+        import httpx
+
+        told = False
+        while True:
+            try:
+                response = await self.client.get(f"{self.base}/health-check", headers=self.headers)
+            except (httpx.HTTPError, httpx.InvalidURL):
+                return
+            if response.status_code != 200 or _object(response.content).get("status") != STARTING:
+                return
+            if not told:
+                on_wait()
+                told = True
+            await trio.sleep(POLL)
 
     async def document(self) -> Mapping[str, Any]:
         """What it says about its model.

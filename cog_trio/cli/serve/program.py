@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import platform
 import resource
 import signal
 import sys
@@ -21,9 +22,13 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 import cog_trio
-from cog_trio.cli.log_output import open_log
+from cog_trio._version import __version__
+from cog_trio.cli.launch_plan import colours
+from cog_trio.cli.log_output import LogHandler, open_log
 from cog_trio.cli.options import fail
+from cog_trio.cli.serve.prediction_log import log_predictions
 from cog_trio.cli.signals import ending_signals
+from cog_trio.config.settings import changed_settings
 from cog_trio.state.internal_errors import one_line
 
 if sys.version_info < (3, 11):
@@ -42,11 +47,16 @@ BROKEN: Final = 70  # exit code, of sysexits.h: a fault of the program
 def serve(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int:
     """Run the program to its end; the exit code. ``early`` holds the signals that came before."""
     _raise_descriptor_limit()
-    with open_log(plan.settings.log_level, plan.settings.log_format):
+    settings = plan.settings
+    colour = settings.log_format == "console" and sys.stderr.isatty() and colours()
+    with open_log(
+        settings.log_level, settings.log_format, colour=colour, predictions=settings.prediction_logs
+    ) as handler:
+        _say_start(plan)
         for warning in plan.warnings:
             log.warning("%s", warning)
         try:
-            return trio.run(_program, plan, process, early)
+            return trio.run(_program, plan, process, early, handler)
         except (Exception, BaseExceptionGroup) as error:
             if isinstance(error, BaseExceptionGroup) and error.split(Exception)[1] is not None:
                 raise  # KeyboardInterrupt and the like are not a fault
@@ -54,7 +64,27 @@ def serve(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int
             return fail(plan.name, f"the server has failed: {one_line(error)}", BROKEN)
 
 
-async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int:
+def _say_start(plan: LaunchPlan) -> None:
+    """The line at the start: what runs, with which model and settings."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    versions = {"cog_trio": __version__, "python": platform.python_version(), "trio": trio.__version__}
+    changed = changed_settings(plan.settings)
+    model = plan.predict or plan.train
+    slots = plan.settings.max_concurrency
+    log.info(
+        "cog-trio %s on Python %s serves %s%s, slots: %s%s",
+        versions["cog_trio"],
+        versions["python"],
+        model,
+        f" with {plan.settings.workers} workers" if plan.settings.workers > 1 else "",
+        "as the model says" if slots is None else slots,
+        "".join(f"; {flag}" if value is True else f"; {flag} {value}" for flag, value in changed.items()),
+        extra={"versions": versions, "settings": changed},
+    )
+
+
+async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int], handler: LogHandler) -> int:
     with trio.open_signal_receiver(*ending_signals()) as signals:
         async with (
             cog_trio.open_service(
@@ -67,6 +97,7 @@ async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int
             ) as service,
             trio.open_nursery() as nursery,
         ):
+            prediction_log = log_predictions(service, handler)
             try:
                 urls = await nursery.start(cog_trio.serve_http, service, plan.settings)
             except cog_trio.CannotListen as error:
@@ -86,6 +117,8 @@ async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int
                 nursery.start_soon(print_welcome, service, urls, plan.predict or plan.train or "")
             await service.wait_stopped()
             nursery.cancel_scope.cancel()
+    ended = "" if prediction_log is None else f", predictions: {prediction_log.ended}"
+    log.info("Stopped%s, log lines dropped: %d", ended, handler.dropped)
     return 0
 
 
@@ -112,9 +145,21 @@ def _obey(service: cog_trio.PredictionService, number: int, explicit: bool) -> N
     if explicit and number == signal.SIGTERM:
         log.info("%s is ignored: waiting for POST /shutdown", name)
         return
-    then = "waiting no longer" if service.draining else "shutting down; what runs may end, a second signal cancels it"
-    log.info("%s: %s", name, then)
+    log.info("%s: %s", name, _farewell(service))
     service.shutdown()
+
+
+def _farewell(service: cog_trio.PredictionService) -> str:
+    """What the end that was asked for waits for, and how long."""
+    figures = service.statistics()
+    count = figures.running + figures.queued
+    predictions = "1 prediction" if count == 1 else f"{count} predictions"
+    if service.draining:
+        return f"waiting no longer, {predictions} cancelled" if count else "waiting no longer"
+    if not count:
+        return "shutting down, no prediction is running"
+    grace = service.settings.drain_grace
+    return f"shutting down: {predictions} may finish within {grace:g} s, a second signal cancels them"
 
 
 def _raise_descriptor_limit() -> None:

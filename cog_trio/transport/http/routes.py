@@ -226,6 +226,7 @@ class Handlers:
             )
         except REFUSALS as refusal:
             return _rejected(refusal)
+        request.id = prediction.id  # for the access log
         if respond_async:
             return Response(202, bodies.accepted(prediction.id), _ASYNC)
         if streamed:

@@ -120,7 +120,7 @@ class Routes(NamedTuple):
     converse: Callable[[dict[bytes, bytes], str | None, Receive, Send], Awaitable[None]]
 
 
-PROBES: Final = frozenset((b"/health-check", b"/livez", b"/readyz"))  # they come often: no line of the log at info
+PROBES: Final = frozenset((b"/health-check", b"/livez", b"/readyz", b"/metrics"))  # they come often: debug lines
 _UNKNOWN: Final = Response(401, encode({"detail": UNAUTHORIZED}), ((b"www-authenticate", b"Bearer"),))
 NOT_FOUND: Final = Response(404, encode({"detail": "Not Found"}))
 _BROKEN: Final = Response(500, encode({"detail": "Internal Server Error"}))
@@ -160,7 +160,7 @@ class App:
         try:
             reply = await self._answer(scope, request)
         except ClientGone:
-            self._log(scope, 499, started)  # as proxies call it: the client closed the request
+            self._log(scope, 499, started, 0, request.id)  # as proxies call it: the client closed the request
             return
         except Exception:
             log.exception("a route failed: %s %s", request.method, _shown(scope))
@@ -175,14 +175,22 @@ class App:
         if closes and scope["http_version"] in ("1.0", "1.1"):
             headers.append(_CLOSE)
         if isinstance(reply, Response):
+            size = len(reply.body)
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": reply.body})
         else:
+            size = 0
+
+            async def count(message: Message) -> None:
+                nonlocal size
+                await send(message)
+                size += len(message.get("body", b""))
+
             try:
-                await reply.respond(send, headers)
+                await reply.respond(count, headers)
             except ClientGone:
                 status = 499
-        self._log(scope, status, started)
+        self._log(scope, status, started, size, request.id)
 
     async def _converse(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """A request to become a WebSocket. A page from anywhere can make it, so it is none that only reads."""
@@ -256,13 +264,22 @@ class App:
             return _NOT_UTF8
         return resource if is_id(request.id) else _BAD_ID
 
-    def _log(self, scope: Mapping[str, Any], status: int, started: float) -> None:
-        if not self._log_requests:
+    def _log(
+        self, scope: Mapping[str, Any], status: int, started: float, size: int | None = None, id: str = ""
+    ) -> None:
+        """Write the line of one request; ``size``: bytes of the reply's body, None where there is none."""
+        if not self._log_requests or not access_log.isEnabledFor(logging.INFO):
             return
-        level = logging.DEBUG if scope["raw_path"] in PROBES else logging.INFO
+        level = logging.DEBUG if self._below(scope["raw_path"]) in PROBES else logging.INFO
         if access_log.isEnabledFor(level):
-            taken = (time.perf_counter() - started) * 1000
-            access_log.log(level, "%s %s %d %.1f ms", scope.get("method", "GET"), _shown(scope), status, taken)
+            taken = round((time.perf_counter() - started) * 1000, 1)
+            method, path = scope.get("method", "GET"), _shown(scope)
+            fields: dict[str, Any] = {"method": method, "path": path, "status": status, "ms": taken}
+            if id:
+                fields["id"] = id
+            if size is not None:
+                fields["bytes"] = size
+            access_log.log(level, "%s %s %d %.1f ms", method, path, status, taken, extra=fields)
 
 
 def _merged(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
