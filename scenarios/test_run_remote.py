@@ -83,3 +83,17 @@ async def test_D40_D44_token_and_certificate(serve_model: ServeModel, tmp_path: 
         code, out, err = done[name]
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert why in err
+
+
+async def test_a_server_that_is_setting_up_is_waited_for(serve_model: ServeModel, tmp_path: Path) -> None:
+    """Given a server whose setup goes on, when a run is to go there, then a line says so, and it runs once setup is
+    over."""
+    gate = tmp_path / "gate"
+    with trio.fail_after(60):
+        async with serve_model("talks.py", env={"TALKS_GATE": str(gate)}, status=None) as server:
+            async with open_command("run", "--url", server.url, temporary=tmp_path / "t") as command:
+                await command.until("is setting up its model: waiting for it", err=True)
+                gate.touch()
+                assert await command.end() == 0
+            assert command.out == b"one two"
+            assert command.err.decode().splitlines()[1:] == ["talking"]

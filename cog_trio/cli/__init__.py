@@ -7,8 +7,9 @@ and a file beside this one, whose ``command`` is the click command; its first li
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -47,6 +48,13 @@ ELSEWHERE: Final = {  # commands of Cog that are not ours, and what to use inste
 
 class Commands(click.Group):
     """A group that imports a command when it is called; its help is made from the table alone."""
+
+    def main(self, *arguments: Any, **more: Any) -> Any:
+        if "_COG_TRIO_COMPLETE" in os.environ:  # a shell asks
+            from cog_trio.cli.completion import register
+
+            register()
+        return super().main(*arguments, **more)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

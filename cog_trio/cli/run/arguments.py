@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -20,6 +20,9 @@ from cog_trio.cli.run.input_parser import json_object, pair
 from cog_trio.cli.run.output_writer import check_destination
 from cog_trio.cli.run.run_request import RunOptions
 from cog_trio.cli.signals import collect_signals
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +42,13 @@ FIELDS: Final = (
 )
 
 
+def inputs_offered(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For a shell that completes: the inputs of the model."""
+    from cog_trio.cli.run.input_completion import complete_input
+
+    return complete_input(context, parameter, incomplete)
+
+
 def run_arguments(function: F) -> F:
     """The options of ``run`` and ``train``."""
     for decorate in reversed(
@@ -52,6 +62,7 @@ def run_arguments(function: F) -> F:
                 "inputs",
                 multiple=True,
                 metavar="NAME=VALUE",
+                shell_complete=inputs_offered,
                 help="an input: its text, @FILE for a file, @- for stdin; repeated for a list",
             ),
             click.option(
