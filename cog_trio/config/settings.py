@@ -72,7 +72,6 @@ class Setting:
     bare: bool = False  # the flag may stand alone, which means true
     switch: bool = False  # the flag always stands alone
     many: bool = False  # the flag may be repeated; the variable is a list with commas
-    container: bool = False  # a flag of the container entry too
     client: bool = False  # a flag of run and train alone
     secret: bool = False  # its value is never shown
     field: str = ""

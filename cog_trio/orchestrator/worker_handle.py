@@ -219,7 +219,7 @@ class WorkerHandle:
                 self._ready_since = trio.current_time()
                 self.health.set_up()
                 setup = self._ready_since - self._began
-                slots = {"slots": orchestrator.pool.capacity, "setup_seconds": round(setup, 3)}
+                slots = {"slots": orchestrator.described.concurrency, "setup_seconds": round(setup, 3)}
                 log.info("Server ready", extra=slots)
                 if self._service_events.observed:
                     self._service_events.publish(WorkerReady(self._service_events.now(), self._number, setup))
@@ -301,12 +301,11 @@ class WorkerHandle:
             self._lose(event.cause)
 
     def _on_log(self, event: Log) -> None:
-        if self._process.state in IN_SETUP:
-            self.health.log.user(event.source.value, event.data)
         extra: dict[str, object] = {"source": event.source.value}
         if event.id is not None:
             extra["id"] = event.id
-        if self._setting_up:
+        if self._process.state in IN_SETUP:
+            self.health.log.user(event.source.value, event.data)
             extra["setup"] = True  # passes at every level
         for line in event.data.removesuffix("\n").split("\n"):
             user_log.info("%s", line, extra=extra)
