@@ -42,11 +42,7 @@ REASONS: Final[Mapping[str, str]] = {  # satellites that stay files of their own
     "testing/clock.py": "a fake clock that waits for threads; knows nothing of pytest or workers",
     "testing/model_lookup.py": "which file the name of a model means; nothing of pytest",
     "transport/http/serve.py": "a public function; over routes and protocol, which know nothing of each other",
-    "worker/cancel/cancel_signal.py": "which signal carries a cancel on this system; nothing of the gate",
-    "worker/cancel/swallowed.py": "the code that loses what is raised below it; the gate knows it by a set only",
-    "worker/executors/thread_call.py": "how asyncio waits for a thread; nothing of runs",
-    "worker/cancel/nested_trio.py": "how a model's own `trio.run` is cancelled; the gate is complete without it",
-    "worker/executors/mixed_executor.py": "the executor for a model of two kinds, beside the three for one kind",
+    "worker/ipc/dropped_lines.py": "lines that were dropped, counted from any thread and reported by one",
     "worker/logs/c_stdout.py": "calls into the C library, which may be missing",
 }
 

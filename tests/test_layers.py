@@ -16,7 +16,9 @@ ROOT: Final = Path(__file__).parent.parent
 PACKAGE: Final = ROOT / "cog_trio"
 PAGE: Final = (ROOT / "docs" / "design" / "modules.md").read_text()
 FILES: Final = sorted(PACKAGE.rglob("*.py"))
-LONG: Final[dict[str, str]] = {}  # files over 500 lines, with the reason that each is one idea
+LONG: Final[dict[str, str]] = {  # files over 500 lines, with the reason that each is one idea
+    "orchestrator/orchestrator.py": "one life of a worker: every way out leads to one end",
+}
 
 
 def _table(heading: str) -> Iterator[list[str]]:
