@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
 
 from cog_trio.testing.server_process import SOON
-from scenarios.container import Container, open_container, run_entry
+from scenarios.container import NAMESPACE, Container, need, open_container, run_entry
 from scenarios.places import MODELS
 
 
@@ -140,3 +141,26 @@ async def test_without_tini_the_exit_code_of_a_killed_server_is_kept(tmp_path: P
             container.server.expected = None
             container.main.kill()
             assert await container.server.ended() == 137
+
+
+ON_A_TERMINAL: Final = """
+import os, pty, sys
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))
+"""
+IN_FRONT: Final = """
+from cog_trio.server.pid1 import run_below_init
+run_below_init()
+import os
+print("pid", os.getpid(), "in front", os.tcgetpgrp(0) == os.getpgrp())
+raise SystemExit(7)
+"""
+
+
+async def test_without_tini_the_entry_starts_on_a_terminal_and_gets_its_keys() -> None:
+    """Given a container without an init on a terminal (``docker run -it``), when the entry starts below PID 1, then it
+    is not stopped for taking the terminal from the background, has it, and its exit code is kept."""
+    need(tini=False)
+    command = [sys.executable, "-c", ON_A_TERMINAL, *NAMESPACE, sys.executable, "-c", IN_FRONT]
+    with trio.fail_after(30):
+        done = await trio.run_process(command, check=False, capture_stdout=True, stdin=b"")
+    assert (done.returncode, done.stdout.decode().split()) == (7, ["pid", "2", "in", "front", "True"])

@@ -12,8 +12,9 @@ import signal
 from contextlib import suppress
 from typing import Final, NoReturn
 
-FAULTS: Final = ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS", "SIGTTIN", "SIGTTOU")
-OURS: Final = signal.valid_signals() - {getattr(signal, name) for name in FAULTS}
+FAULTS: Final = ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS")
+TERMINAL: Final = ("SIGTTIN", "SIGTTOU")  # stop a process that uses its terminal from the background
+OURS: Final = signal.valid_signals() - {getattr(signal, name) for name in FAULTS + TERMINAL}
 BY_SIGNAL: Final = 128  # and the number of the signal: exit code of a child that a signal has ended
 
 
@@ -26,6 +27,7 @@ def run_below_init() -> None:
     if child:
         _look_after(child)
     os.setpgid(0, 0)  # as tini does: Ctrl-C comes once, from the terminal, not again from PID 1
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})  # else tcsetpgrp stops us: we are in the background yet
     with suppress(OSError):  # there is no terminal
         os.tcsetpgrp(0, os.getpgrp())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
