@@ -20,6 +20,37 @@ Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
 EXPECTED: Final = "all, public, a host, *.domain, an address or a network"
 _NAME: Final = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+# The registries of special addresses (RFC 6890 and what came later), as a table of our own: what ``is_global`` says
+# differs between releases of Python.
+_NOT_PUBLIC: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "0.0.0.0/8",  # this network
+            *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"),  # private
+            "100.64.0.0/10",  # shared by customers of a provider
+            "127.0.0.0/8",  # loopback
+            "169.254.0.0/16",  # link-local, with the metadata services of clouds
+            "192.0.0.0/24",  # protocol assignments
+            *("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"),  # documentation
+            "192.88.99.0/24",  # 6to4 relays, deprecated
+            "198.18.0.0/15",  # benchmarks
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, and broadcast
+        ),
+    )
+)
+_PUBLIC_6: Final = ipaddress.IPv6Network("2000::/3")  # all that is allocated; the others are loopback, local, reserved
+_NOT_PUBLIC_6: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "2001::/23",  # protocol assignments, with Teredo
+            *("2001:db8::/32", "3fff::/20"),  # documentation
+            "2002::/16",  # 6to4: what is meant is the IPv4 address in it
+        ),
+    )
+)
 
 
 class HostRefused(Exception):
@@ -76,7 +107,9 @@ class HostPolicy:
 
 def is_public(address: Address) -> bool:
     """Whether an address is one of the open internet."""
-    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _NOT_PUBLIC)
+    return address in _PUBLIC_6 and not any(address in network for network in _NOT_PUBLIC_6)
 
 
 def _meant(address: Address) -> Address:
