@@ -8,13 +8,15 @@ import os
 import socket as stdlib_socket
 import stat
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Final
 
 import trio
 
 from cog_trio.config.settings import Settings
 
 log = logging.getLogger(__name__)
+
+SOCKET_MODE: Final = 0o666  # of a Unix socket, whatever the umask: the permissions of its folder decide who may connect
 
 
 class CannotListen(Exception):
@@ -60,6 +62,7 @@ async def _open_unix(path: str, backlog: int) -> trio.SocketListener:
     try:
         _remove_stale(path)
         await sock.bind(path)
+        os.chmod(path, SOCKET_MODE)
         return _listen(sock, backlog)
     except BaseException:
         sock.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -72,6 +73,7 @@ async def test_a_unix_socket_is_made_reused_when_stale_and_removed(tmp_path: Pat
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(path)
     async with serving(hello, Settings(uds=path)) as urls:
+        assert os.stat(path).st_mode & 0o777 == 0o666
         assert urls == [f"unix:{path}"]
         async with (client := await dial(urls[0])).stream:
             assert (await client.request("GET", "/")).body == b"ok"
