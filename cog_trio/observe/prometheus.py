@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from cog_trio.state.health import HealthSnapshot
 
+LIBRARY: Final = "prometheus_client.core"  # the module that ``collect`` needs; it loads all others
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)  # seconds
 STATES: Final = (*(state.value for state in HealthState), "BUSY")
@@ -179,8 +180,8 @@ class Metrics:
 
         Cancellation: nothing is lost.
         """
-        if not hasattr(sys.modules.get("prometheus_client"), "CollectorRegistry"):  # which is loaded last
-            await trio.to_thread.run_sync(import_module, "prometheus_client")
+        if not hasattr(sys.modules.get(LIBRARY), "__all__"):  # which its last line sets
+            await trio.to_thread.run_sync(import_module, LIBRARY)
         from prometheus_client import CollectorRegistry, generate_latest
 
         if self._registry is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
@@ -248,3 +250,37 @@ def test_the_reference_lists_what_there_is() -> None:
 @pytest.mark.parametrize("values", [{*FAILURES.values(), OTHER}, {*REFUSALS.values(), OTHER}])
 def test_the_reference_lists_the_values_of_labels(values: set[str]) -> None:
     assert values <= set(re.findall(r"`(\w+)`", PAGE.read_text()))
+
+
+FIRST_SCRAPE: Final = """
+import sys, threading
+from dataclasses import fields
+import trio
+from cog_trio.observe.prometheus import Metrics
+from cog_trio.state.health import HealthSnapshot
+from cog_trio.state.service_events import Statistics
+
+class Service:
+    def statistics(self):
+        return Statistics(**dict.fromkeys((number.name for number in fields(Statistics)), 0))
+    def health(self):
+        return HealthSnapshot(status="READY", setup=None, versions={})
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is threading.main_thread():
+            print("imported on the loop:", name)
+
+async def main():
+    metrics = Metrics(Service())
+    await trio.to_thread.run_sync(lambda: None)
+    sys.meta_path.insert(0, Finder())
+    assert b"cog_slots 0.0" in await metrics.scrape()
+
+trio.run(main)
+"""
+
+
+def test_the_first_scrape_imports_nothing_on_the_event_loop() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_SCRAPE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

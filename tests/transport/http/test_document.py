@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import prometheus_client  # the first scrape would load it in a thread, which knows no faked clock
+import prometheus_client.core  # the first scrape would load it in a thread, which knows no faked clock
 import pytest
 import trio
 import trio.testing
