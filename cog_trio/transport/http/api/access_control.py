@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Iterable
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from cog_trio.config.settings import Settings
+from cog_trio.transport.http.api.request_headers import remembered
 
 _READS: Final = ("GET", "HEAD")
 _PORTS: Final = {"http": ":80", "https": ":443"}
@@ -108,7 +108,7 @@ def is_long(headers: dict[bytes, bytes]) -> bool:
     return b"transfer-encoding" in headers or not length.isdigit() or len(length) > 18 or int(length) > MAX_UNREAD
 
 
-@lru_cache(256)
+@remembered
 def is_loopback_name(host: bytes) -> bool:
     """Whether a Host header names this machine: localhost, anything under it, 127.0.0.0/8, ::1."""
     name = host.decode("latin-1").strip().lower()

@@ -1,15 +1,15 @@
 """What the request headers ask for: Prefer (RFC 7240), Accept (RFC 9110), Content-Type, trace context (W3C).
 
 Pure functions over header values; lines of one name come joined by commas. Clients repeat themselves, so the
-answers are remembered.
+answers for short values are remembered. Long values are not, since anybody can send them and they would be kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
+from typing import Final, NamedTuple, TypeVar
 
 _SPLIT: Final = {mark: re.compile(rf'((?:[^{mark}"]|"(?:[^"\\]|\\.)*"?)*){mark}?') for mark in ",;"}
 _TOKEN: Final = r"[!#$%&'*+.^`|~\w-]+"
@@ -19,7 +19,22 @@ _JSON: Final = re.compile(
 )
 _TRACE: Final = (b"traceparent", b"tracestate")
 _VISIBLE: Final = re.compile(rb"[!-~](?:[\t -~]*[!-~])?")
+MAX_REMEMBERED: Final = 256  # bytes of a value whose answer is remembered; values that are in use are shorter
 _MAX_WAIT: Final = 10**6  # seconds; a larger wish is the same as this one
+
+
+T = TypeVar("T")
+
+
+def remembered(function: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    """Decorate a pure function of a header value: its last 256 answers for short values are kept."""
+    cached = lru_cache(256)(function)
+
+    @wraps(function)
+    def answer(value: bytes) -> T:
+        return cached(value) if len(value) <= MAX_REMEMBERED else function(value)
+
+    return answer
 
 
 class Preference(NamedTuple):
@@ -59,7 +74,7 @@ def _items(value: bytes) -> list[_ListItem]:
     return items
 
 
-@lru_cache(256)
+@remembered
 def preference(value: bytes) -> Preference:
     """The first of each preference counts (RFC 7240 section 2)."""
     seen: dict[str, str] = {}
@@ -71,7 +86,7 @@ def preference(value: bytes) -> Preference:
     return Preference("respond-async" in seen, seconds)
 
 
-@lru_cache(256)
+@remembered
 def wants_stream(value: bytes) -> bool:
     """Whether an event stream is named, and nothing that we have is liked better. Wildcards name none."""
     stream, json = 0.0, [0.0, 0.0, 0.0]  # of application/json: by its name, by application/*, by */*
@@ -90,7 +105,7 @@ def _quality(text: str) -> float:
     return min(float(text), 1.0) if re.fullmatch(r"[0-9]{0,3}\.?[0-9]{0,9}", text) and text.strip(".") else 1.0
 
 
-@lru_cache(256)
+@remembered
 def is_json(value: bytes) -> bool:
     """Whether a Content-Type is JSON: ``application/json`` or ``application/*+json``, whatever its parameters."""
     return _JSON.fullmatch(value.decode("latin-1").strip()) is not None

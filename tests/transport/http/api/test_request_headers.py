@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import pytest
 
-from cog_trio.transport.http.api.request_headers import Preference, is_json, preference, trace, wants_stream
+from cog_trio.transport.http.api.access_control import is_loopback_name
+from cog_trio.transport.http.api.request_headers import (
+    MAX_REMEMBERED,
+    Preference,
+    is_json,
+    preference,
+    trace,
+    wants_stream,
+)
 
 
 @pytest.mark.covers("lesson:49")
@@ -83,3 +94,13 @@ def test_trace_context_is_taken_verbatim() -> None:
 @pytest.mark.parametrize("value", [b"", b" a", b"a ", b"a\x7fb", b"a\xffb", b"a\r\nb: c"])
 def test_trace_context_that_no_header_can_carry_is_left(value: bytes) -> None:
     assert trace({b"traceparent": value}) == ()
+
+
+@pytest.mark.parametrize("function", [preference, wants_stream, is_json, is_loopback_name])
+def test_long_values_are_not_kept(function: Callable[[bytes], object]) -> None:
+    """Anybody can send them, with a token or without."""
+    for length in (MAX_REMEMBERED, MAX_REMEMBERED + 1, 30_000):
+        kept = b"text/event-stream, x=".ljust(length, b"x")
+        before = sys.getrefcount(kept)
+        function(kept)
+        assert sys.getrefcount(kept) - before == (length <= MAX_REMEMBERED)
