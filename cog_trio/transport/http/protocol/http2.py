@@ -1,9 +1,10 @@
 """Hypercorn's HTTP/2, with what a public server needs beside it.
 
 What arrives for a stream that is answered already is dropped instead of raising. A request that can't be understood
-ends its stream, not the connection. A stream whose client takes nothing for the write timeout, or whose body makes
-no progress for the header timeout, is reset; the others go on. A large body does not come to a halt every 64 KiB,
-which is what HTTP/2 begins with: each halt is a round trip, and on a machine that is busy a wait for its turn.
+ends its stream, not the connection; one whose path is a whole URL is answered with 400. A stream whose client takes
+nothing for the write timeout, or whose body makes no progress for the header timeout, is reset; the others go on. A
+large body does not come to a halt every 64 KiB, which is what HTTP/2 begins with: each halt is a round trip, and on a
+machine that is busy a wait for its turn.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from cog_trio.transport.http.protocol.http1 import LISTS, ConnectionLink, Http1L
 WINDOW: Final = 2**20
 _FIRST_WINDOW: Final = 2**16 - 1  # bytes; the one of the connection can only be raised from there
 
+_REFUSED_PATH: Final = (
+    [(b":status", b"400"), (b"content-type", b"application/json"), (b"content-length", b"24")],
+    b'{"detail":"Bad Request"}',
+)
 _CLEAR: Final = re.compile(rb"[\x21-\x7e]+")
 
 
@@ -92,6 +97,8 @@ class Http2(H2Protocol):
                 self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, h2.events.RequestReceived) and not _is_understood(event):
                 self.connection.reset_stream(event.stream_id, h2.errors.ErrorCodes.PROTOCOL_ERROR)
+            elif isinstance(event, h2.events.RequestReceived) and not _has_path(event):
+                self._refuse_path(event.stream_id)
             else:
                 if isinstance(event, h2.events.RequestReceived):
                     event.headers = [
@@ -103,6 +110,13 @@ class Http2(H2Protocol):
                 elif isinstance(event, h2.events.DataReceived) and event.stream_id in self._bodies:
                     self._bodies[event.stream_id].excuse(trio.current_time())
         await self._flush()
+
+    def _refuse_path(self, stream_id: int) -> None:
+        """Answer 400 without the app; the rest of the request is dropped."""
+        headers = [*_REFUSED_PATH[0], *self.config.response_headers("h2")]
+        self.connection.send_headers(stream_id, headers)
+        self.connection.send_data(stream_id, _REFUSED_PATH[1], end_stream=True)
+        self._bodies.pop(stream_id, None)
 
     async def stream_send(self, event: StreamEvent) -> None:
         if not isinstance(event, (Body, Data, EndBody)):
@@ -142,3 +156,10 @@ def _is_understood(request: Any) -> bool:
     if any(name in LISTS and not value.isascii() for name, value in request.headers):
         return False
     return all(_CLEAR.fullmatch(headers.get(name, b"")) for name in (b":method", b":path"))
+
+
+def _has_path(request: Any) -> bool:
+    """Whether ``:path`` begins as RFC 9113 8.3.1 asks: a path, or ``*`` for OPTIONS, and never a whole URL."""
+    headers = dict(request.headers)
+    path: bytes = headers[b":path"]
+    return path.startswith(b"/") or (path == b"*" and headers[b":method"] == b"OPTIONS")

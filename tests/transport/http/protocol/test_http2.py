@@ -369,3 +369,12 @@ async def test_W47_a_stalled_body_ends_its_stream_after_30_s(
     assert number in client.reset
     assert trio.current_time() - start == 30.0
     assert await client.wait(await client.ask("GET", "/")) == 200
+
+
+@pytest.mark.parametrize(("path", "status"), [("http://localhost/", 400), ("livez", 400), ("*", 400), ("/", 200)])
+async def test_a_path_that_is_a_whole_url_is_400(nursery: trio.Nursery, path: str, status: int) -> None:
+    client = Client2(nursery, hello)
+    number = await client.ask("POST", path, b"x" * 1000)
+    assert await client.wait(number) == status
+    number = await client.ask("OPTIONS", "*")
+    assert await client.wait(number) == 200
