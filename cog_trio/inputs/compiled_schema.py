@@ -23,6 +23,7 @@ Loc: TypeAlias = "tuple[str | int, ...]"
 MASK: Final = "**********"
 MAX_SHOWN: Final = 100  # characters of a refused value in a text
 MAX_LISTED: Final = 1000  # characters of the choices in a text: a request can have a thousand faults
+MAX_WALKED: Final = 100_000  # values that are looked at to explain the refusal of one; about 0.1 s
 
 _KEPT: Final[tuple[str, ...]] = (  # keywords that reach the compiler as they are
     *("type", "enum", "required", "multipleOf", "uniqueItems", "minLength", "maxLength", "minItems", "maxItems"),
@@ -103,12 +104,12 @@ class Schemas:
         return key
 
     def explain(self, schema: Json, value: Json, loc: Loc, secret: bool) -> Iterator[tuple[Loc, str]]:
-        """Each fault of a value that was refused, with its place; never nothing.
+        """Each fault of a value that was refused, with its place; at least one.
 
-        The walk knows the keywords that Cog's documents use. What one from elsewhere
-        asks beside them is enforced by the compiled check and told by one plain sentence.
+        The walk knows the keywords that Cog's documents use, and ends after ``MAX_WALKED`` values. Whatever it does not
+        find was found by the compiled check, and one plain sentence says so.
         """
-        faults = self._faults(schema, value, loc, secret)
+        faults = self._faults(schema, value, loc, secret, iter(range(MAX_WALKED)))
         first = next(faults, None)
         if first is not None:
             yield first
@@ -116,23 +117,30 @@ class Schemas:
         else:
             yield loc, f"{show(value, secret)} is not valid"
 
-    def _faults(self, schema: Json, value: Json, loc: Loc, secret: bool) -> Iterator[tuple[Loc, str]]:
-        for text in self._own_faults(schema, value):
+    def _faults(
+        self, schema: Json, value: Json, loc: Loc, secret: bool, steps: Iterator[int]
+    ) -> Iterator[tuple[Loc, str]]:
+        """The faults of a value and of the values in it. ``steps`` are used up by values; without any left it ends."""
+        if next(steps, None) is None:
+            return
+        for text in self._own_faults(schema, value, steps):
             yield loc, f"{show(value, secret)} {text}"
         for part in schema.get("allOf", ()):
-            yield from self._faults(part, value, loc, secret)
+            yield from self._faults(part, value, loc, secret, steps)
         if isinstance(value, list) and "items" in schema:
             for index, item in enumerate(value):
-                yield from self._faults(schema["items"], item, (*loc, index), secret)
+                if next(steps, None) is None:
+                    return
+                yield from self._faults(schema["items"], item, (*loc, index), secret, steps)
         if isinstance(value, dict):
             for key in schema.get("required", ()):
                 if key not in value:
                     yield (*loc, key), "Field required"
             for key, part in schema.get("properties", {}).items():
                 if key in value:
-                    yield from self._faults(part, value[key], (*loc, key), secret)
+                    yield from self._faults(part, value[key], (*loc, key), secret, steps)
 
-    def _own_faults(self, schema: Json, value: Json) -> Iterator[str]:
+    def _own_faults(self, schema: Json, value: Json, steps: Iterator[int]) -> Iterator[str]:
         """What the value itself breaks, told by the words that follow the value."""
         types = schema.get("type")
         if types is not None:
@@ -153,7 +161,7 @@ class Schemas:
                     yield f'does not match "{pattern}"'
         elif isinstance(value, list):
             yield from _size_faults(schema, len(value), "Items", ("has less", "has more", "item"))
-        if "anyOf" in schema and all(any(self._faults(part, value, (), True)) for part in schema["anyOf"]):
+        if "anyOf" in schema and all(any(self._faults(part, value, (), True, steps)) for part in schema["anyOf"]):
             yield "is not valid under any of the schemas listed in the 'anyOf' keyword"
 
 
@@ -201,10 +209,24 @@ def show(value: Json, secret: bool = False) -> str:
     if secret:
         return f'"{MASK}"' if isinstance(value, str) else MASK
     try:
-        text = _json(value[: MAX_SHOWN + 1] if isinstance(value, str) else value)
+        text = _json(_beginning(value, iter(range(MAX_SHOWN))))
     except RecursionError:  # it was decoded with a little more stack than there is left here
         return "a value nested this deep"
     return _cut(text, MAX_SHOWN)
+
+
+def _beginning(value: Json, values: Iterator[int]) -> Json:
+    """A value without what its text would be cut off anyway: long texts are cut, and only the first values kept."""
+    if isinstance(value, str):
+        return value[: MAX_SHOWN + 1]
+    if isinstance(value, list):
+        return [_beginning(item, values) for item, _ in zip(value, values, strict=False)]
+    if isinstance(value, dict):
+        return {
+            key[: MAX_SHOWN + 1]: _beginning(item, values)
+            for (key, item), _ in zip(value.items(), values, strict=False)
+        }
+    return value
 
 
 def _cut(text: str, limit: int) -> str:

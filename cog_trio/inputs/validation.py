@@ -25,6 +25,7 @@ MAX_FAULTS: Final = 1000  # of one request: a long list of wrong elements is not
 _MISSING: Final = object()
 _EMPTY: Final = b"{}"
 _ROOT: Final[Loc] = ("body", "input")
+SMALL: Final = 64 * 2**10  # bytes of JSON; to decode and check as much takes about a millisecond, more needs a thread
 LONG: Final = 2**16  # bytes of a text that is left as it is
 SAMPLE: Final = 2**16  # bytes of it that are looked at together
 BEGINNING: Final = 256  # characters that stand for it
@@ -61,6 +62,8 @@ class MalformedInput(Exception):
 
 
 class Checked(NamedTuple):
+    """An input that was checked."""
+
     input: bytes | memoryview  # for the worker
     echo: bytes | memoryview  # for clients: secrets masked, absent nullable inputs shown as null
     dropped: list[str]  # names in the request that are no inputs (D8)
@@ -114,6 +117,18 @@ def decode(raw: bytes | memoryview | msgspec.Raw | None) -> Json:
         raise MalformedInput("nested too deep") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise MalformedInput(str(error)) from None
+
+
+def check(input: bytes | memoryview, validator: Validator | None) -> Checked:
+    """Check an input, or only decode it where there is no validator.
+
+    Raises:
+      InvalidInput, MalformedInput: as ``Validator.check`` and ``decode``.
+    """
+    if validator is not None:
+        return validator.check(input)
+    decode(input)
+    return Checked(input, input, [])
 
 
 class Validator:

@@ -31,7 +31,7 @@ from cog_trio.bridge.protocol import (
 )
 from cog_trio.config.settings import Settings
 from cog_trio.inputs.compiled_schema import UnusableSchema
-from cog_trio.inputs.validation import Validator
+from cog_trio.inputs.validation import Checked, Validator, check
 from cog_trio.orchestrator.control_channel import Event, WorkerGone
 from cog_trio.orchestrator.health_checks import WorkerLost
 from cog_trio.orchestrator.log_context import WORKER
@@ -78,15 +78,15 @@ class ModelCallable(NamedTuple):
     validator: Validator | None = None  # None: its inputs can't be checked
     output_is_array: bool = False
 
-    def check(self, input: bytes | memoryview, id: str | None) -> tuple[bytes | memoryview, bytes | memoryview]:
+    def check(
+        self, input: bytes | memoryview | Checked, id: str | None
+    ) -> tuple[bytes | memoryview, bytes | memoryview]:
         """The input for the worker, and the input as clients may see it. ``id`` is for the log.
 
         Raises:
           InvalidInput, MalformedInput: as the validator.
         """
-        if self.validator is None:
-            return input, input
-        sent, echo, dropped = self.validator.check(input)
+        sent, echo, dropped = input if isinstance(input, Checked) else check(input, self.validator)
         if dropped:
             names = ", ".join(name[:MAX_NAME] for name in dropped[:MAX_NAMES])
             more = f" and {len(dropped) - MAX_NAMES} more" if len(dropped) > MAX_NAMES else ""

@@ -23,7 +23,8 @@ import trio
 from cog_trio.bridge.protocol import Init, Mode
 from cog_trio.config.settings import Settings
 from cog_trio.files.workspace import Readiness, Workspace, keep_ready_file
-from cog_trio.inputs.validation import InvalidInput, MalformedInput
+from cog_trio.inputs.decoding_thread import run_in_decoding_thread
+from cog_trio.inputs.validation import Checked, InvalidInput, MalformedInput, check
 from cog_trio.orchestrator.spawn import WorkerProcess
 from cog_trio.orchestrator.worker_pool import WorkerPool
 from cog_trio.service.prediction_queue import PredictionQueue
@@ -224,8 +225,28 @@ class PredictionService(PythonAPI):
             self._service_events.has_refused(id, mode, refusal)
             raise refusal
 
-    def create(self, new: NewPrediction) -> Prediction:
+    async def check_input(self, new: NewPrediction) -> Checked:
+        """Check a large input in a thread. ``create`` takes the result in the same step, without another check.
+
+        Raises:
+          NotReady, InvalidInput, MalformedInput: as ``create``.
+        """
+        while True:
+            self.admit(new.id, new.mode)
+            validator = self._worker_pool.model_callable(new.mode).validator
+            try:
+                checked = await run_in_decoding_thread(check, new.input, validator)
+            except (InvalidInput, MalformedInput) as refusal:
+                self._service_events.has_refused(new.id, new.mode, refusal)
+                raise
+            if self._worker_pool.model_callable(new.mode).validator is validator:  # else it was reloaded meanwhile
+                return checked
+
+    def create(self, new: NewPrediction, checked: Checked | None = None) -> Prediction:
         """Check, register and start a prediction, in one step without a checkpoint.
+
+        Args:
+          checked: what ``check_input`` has returned in this step, if it was asked.
 
         Raises:
           NotOffered, NotReady, AlreadyRunning, AtCapacity: with the text for the client; nothing was started.
@@ -237,7 +258,7 @@ class PredictionService(PythonAPI):
                 raise NotOffered(new.id, new.mode)
             if not self._worker_pool.ready or self.draining:
                 raise not_ready(self.health(), new.id)
-            sent, echo = model.check(new.input, new.id)
+            sent, echo = model.check(new.input if checked is None else checked, new.id)
             if new.id in self._tasks.open:
                 raise AlreadyRunning(new.id)
             if not self._queue.has_room:

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 MAX_ID: Final = 256  # bytes in UTF-8 (D9)
 BAD_ID: Final = f"must be 1 to {MAX_ID} bytes without control characters"
-BAD_WEBHOOK: Final = "must be an absolute http or https URL"
+MAX_URL: Final = 8 * 2**10  # bytes in UTF-8: it is kept as long as the prediction
+BAD_WEBHOOK: Final = f"must be an absolute http or https URL of at most {MAX_URL} bytes"
 
 
 def is_id(text: str) -> bool:
@@ -23,7 +24,9 @@ def is_id(text: str) -> bool:
 
 
 def is_url(text: str) -> bool:
-    """Whether it is an absolute http or https URL with a host."""
+    """Whether it is an absolute http or https URL with a host, and not too long."""
+    if len(text) > MAX_URL or len(text.encode(errors="replace")) > MAX_URL:
+        return False
     if any(char <= " " or char == "\x7f" for char in text):
         return False
     try:

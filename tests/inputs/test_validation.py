@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from cog_trio.bridge.protocol import Input, Inputs
-from cog_trio.inputs.compiled_schema import UnusableSchema
+from cog_trio.inputs import compiled_schema
+from cog_trio.inputs.compiled_schema import MAX_WALKED, UnusableSchema
 from cog_trio.inputs.validation import MAX_FAULTS, Checked, InvalidInput, MalformedInput, Validator, decode
 
 Fragment = dict[str, Any]
@@ -408,3 +409,32 @@ def test_names_that_are_no_identifiers() -> None:
     raw = json.dumps(dict.fromkeys(names, 1)).encode()
     assert validator.check(raw).input is raw
     assert [loc[-1] for loc, _, _ in faults(validator, dict.fromkeys(names, "1"))] == list(names)
+
+
+def test_the_walk_that_explains_a_refusal_ends_at_its_bound() -> None:
+    validator = one({"type": "array", "items": INTEGER}, "list")
+    early = [1] * 10 + ["a"] + [1] * MAX_WALKED
+    assert faults(validator, {"x": early}) == [
+        (["body", "input", "x", 10], '"a" is not of type "integer"', "value_error")
+    ]
+    late = [1] * (2 * MAX_WALKED) + ["a"]
+    ((loc, text, _),) = faults(validator, {"x": late})
+    assert loc == ["body", "input", "x"]
+    assert text.endswith("... is not valid")
+
+
+@pytest.mark.parametrize("value", [["x" * 10**6] * 100, {"k" * 10**6: 1}, [[[1] * 1000] * 1000] * 10, "x" * 10**7])
+def test_only_the_beginning_of_a_refused_value_is_encoded(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = 0
+    encode = compiled_schema._json
+
+    def counted(value: Any) -> str:
+        nonlocal encoded
+        text = encode(value)
+        encoded += len(text)
+        return text
+
+    monkeypatch.setattr(compiled_schema, "_json", counted)
+    ((_, text),) = refused(INTEGER, value, "int")
+    assert text.endswith('... is not of type "integer"')
+    assert encoded < 20_000

@@ -17,6 +17,8 @@ from typing import Any, Final
 import trio
 
 from cog_trio.config.settings import Settings
+from cog_trio.inputs.decoding_thread import run_in_decoding_thread
+from cog_trio.inputs.validation import SMALL
 from cog_trio.observe.prometheus import CONTENT_TYPE, Metrics
 from cog_trio.service.service_interface import ServiceInterface
 from cog_trio.state.health import HealthSnapshot, HealthState
@@ -47,10 +49,10 @@ from cog_trio.transport.websocket.conversation import Conversation
 
 DEFUNCT: Final = HealthState.DEFUNCT.value
 SERVING: Final = (HealthState.READY.value, "BUSY")
-LARGE: Final = 2**20  # bytes of a body; looking at a larger one must not hold up others
 _VARY: Final = (b"vary", b"accept, prefer")
 _ASYNC: Final = (_VARY, (b"preference-applied", b"respond-async"))
 _EMPTY: Final = Response(200, b"{}")
+_PLAIN_ONLY: Final = ((b"accept-encoding", b"identity"),)
 _UNKNOWN_ID: Final = Response(404, b"{}")
 _NOTHING_MORE: Final = Response(204, b"", (_VARY,))  # which tells an EventSource not to come again
 _NO_SCHEMA: Final = Response(503, bodies.encode({"error": "OpenAPI schema not available"}))
@@ -142,7 +144,9 @@ class Handlers:
         return _EMPTY
 
     async def cancel(self, request: HttpRequest) -> Response:
-        return _EMPTY if self._service.cancel(request.id) else _UNKNOWN_ID
+        """Cancel what runs. What has ended and can still be read needs no cancel, so that one can be repeated."""
+        found = self._service.cancel(request.id) or self._service.get(request.id) is not None
+        return _EMPTY if found else _UNKNOWN_ID
 
     async def read(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
         prediction = self._service.get(request.id)
@@ -165,7 +169,7 @@ class Handlers:
         try:
             body = await self._body(request)
         except bodies.BadBody as refusal:
-            return Response(refusal.status, bodies.detail(refusal.faults))
+            return Response(refusal.status, bodies.detail(refusal.faults), refusal.headers)
         return await self._start(family, request, body, body.id)
 
     async def put(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
@@ -174,7 +178,7 @@ class Handlers:
         try:
             body = await self._body(request)
         except bodies.BadBody as refusal:
-            return Response(refusal.status, bodies.detail(refusal.faults))
+            return Response(refusal.status, bodies.detail(refusal.faults), refusal.headers)
         if body.id is not None and body.id != request.id:
             return Response(422, bodies.detail([bodies.fault(["body", "id"], family.id_mismatch)]))
         running = self._service.running(request.id)
@@ -187,6 +191,9 @@ class Handlers:
         return await self._watch(request, running)
 
     async def _body(self, request: HttpRequest) -> bodies.CreateRequest:
+        coding = request.headers.get(b"content-encoding", b"identity")
+        if coding.lower() != b"identity":
+            raise bodies.BadBody(415, [bodies.fault(["body"], bodies.ENCODED)], _PLAIN_ONLY)
         kind = request.headers.get(b"content-type")
         if kind is not None and not is_json(kind):
             raise bodies.BadBody(415, [bodies.fault(["body"], bodies.WRONG_TYPE)])
@@ -196,14 +203,17 @@ class Handlers:
             raise bodies.BadBody(413, [bodies.fault(["body"], bodies.TOO_LARGE)]) from None
         if kind is None and not body:
             return bodies.CreateRequest()
-        if len(body) > LARGE:
-            return await trio.to_thread.run_sync(bodies.decode_create, body)
+        if len(body) > SMALL:
+            return await run_in_decoding_thread(bodies.decode_create, body)
         return bodies.decode_create(body)
 
     async def _start(
         self, family: RouteFamily, request: HttpRequest, body: bodies.CreateRequest, id: str | None
     ) -> Response | Stream:
-        """Create a prediction and answer as the request prefers. From ``create`` to ``watch`` is no checkpoint."""
+        """Create a prediction and answer as the request prefers.
+
+        There is no checkpoint between the check of a large input and ``create``, nor between that and ``watch``.
+        """
         streamed = wants_stream(request.headers.get(b"accept", b""))
         respond_async = not streamed and preference(request.headers.get(b"prefer", b"")).respond_async
         try:
@@ -211,19 +221,19 @@ class Handlers:
                 self._service.admit(id, family.mode)
                 if not (family.streams and self._service.streaming):
                     return _no_streaming(family, id)
-            prediction = self._service.create(
-                NewPrediction(
-                    body.input_json,
-                    id,
-                    body.context,
-                    family.mode,
-                    watched=not respond_async,
-                    streamed=streamed,
-                    webhook=body.webhook,
-                    events=body.events,
-                    trace=trace(request.headers),
-                )
+            new = NewPrediction(
+                body.input_json,
+                id,
+                body.context,
+                family.mode,
+                watched=not respond_async,
+                streamed=streamed,
+                webhook=body.webhook,
+                events=body.events,
+                trace=trace(request.headers),
             )
+            checked = await self._service.check_input(new) if len(new.input) > SMALL else None
+            prediction = self._service.create(new, checked)
         except REFUSALS as refusal:
             return _rejected(refusal)
         request.id = prediction.id  # for the access log

@@ -18,6 +18,8 @@ import msgspec
 import trio
 
 from cog_trio.bridge.protocol import Json, Mode
+from cog_trio.inputs.decoding_thread import run_in_decoding_thread
+from cog_trio.inputs.validation import SMALL
 from cog_trio.service.service_interface import ServiceInterface
 from cog_trio.state.event_log import Subscription
 from cog_trio.state.new_prediction import NewPrediction
@@ -64,8 +66,8 @@ class Conversation:
             message: dict[str, Any] = await self._receive()
             while message["type"] != "websocket.disconnect":
                 text = message.get("text")
-                refusal = self._hear(nursery, message["bytes"] if text is None else text.encode())
-                if refusal is not None:
+                refusal = await self._hear(nursery, message["bytes"] if text is None else text.encode())
+                if refusal is not None and not self._closed:
                     await self._send({"type": "websocket.send", "text": refusal.decode()})
                 message = await self._receive()
             nursery.cancel_scope.cancel()
@@ -80,26 +82,24 @@ class Conversation:
 
     # In.
 
-    def _hear(self, nursery: trio.Nursery, message: bytes) -> bytes | None:
-        """Do what a message asks for; gives the event that tells why not."""
-        if self._closed:
-            return None
+    async def _hear(self, nursery: trio.Nursery, message: bytes) -> bytes | None:
+        """Do what a message asks for; return the event that says why not."""
         try:
-            id = _cancel(message).cancel
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            id = msgspec.UNSET  # the message's faults are found below
-        if isinstance(id, str):
-            return None if self._service.cancel(id) else _refusal(404, {"error": GONE}, id)
-        if id is not msgspec.UNSET:
-            return _refusal(422, {"detail": [bodies.fault(["body", "cancel"], NO_ID)]}, None)
-        try:
-            body = bodies.decode_create(message)
+            if len(message) > SMALL:
+                body = await run_in_decoding_thread(_decode, message)
+            else:
+                body = _decode(message)
         except bodies.BadBody as bad:
             return _refusal(bad.status, {"detail": bad.faults}, None)
+        if self._closed:
+            return None
+        if isinstance(body, str):
+            found = self._service.cancel(body) or self._service.get(body) is not None
+            return None if found else _refusal(404, {"error": GONE}, body)
         if body.id in self._followed:
             return _refusal(409, {"error": FOLLOWED}, body.id)
         try:
-            prediction = self._running(body.id) or self._create(body)
+            prediction = self._running(body.id) or await self._create(body)
             if prediction.mode is not Mode.PREDICT:
                 return _refusal(406, {"error": TRAININGS.no_streaming}, body.id)
             subscription = self._service.follow(prediction)
@@ -112,19 +112,19 @@ class Conversation:
     def _running(self, id: str | None) -> Prediction | None:
         return None if id is None else self._service.running(id)
 
-    def _create(self, body: bodies.CreateRequest) -> Prediction:
-        return self._service.create(
-            NewPrediction(
-                body.input_json,
-                body.id,
-                body.context,
-                watched=True,
-                streamed=True,
-                webhook=body.webhook,
-                events=body.events,
-                trace=self._trace,
-            )
+    async def _create(self, body: bodies.CreateRequest) -> Prediction:
+        """Create a prediction; there is no checkpoint after the check of a large input."""
+        new = NewPrediction(
+            body.input_json,
+            body.id,
+            body.context,
+            watched=True,
+            streamed=True,
+            webhook=body.webhook,
+            events=body.events,
+            trace=self._trace,
         )
+        return self._service.create(new, await self._service.check_input(new) if len(new.input) > SMALL else None)
 
     # Out.
 
@@ -154,6 +154,23 @@ class Conversation:
             text = _message(name, prediction.id, number, data)
             await self._send({"type": "websocket.send", "text": text.decode(), "more": number < last})
             number += 1
+
+
+def _decode(message: bytes) -> bodies.CreateRequest | str:
+    """What a message asks for: a prediction, or the cancel of the one with this id.
+
+    Raises:
+      BadBody: as ``decode_create``, and if the cancel is malformed.
+    """
+    try:
+        id = _cancel(message).cancel
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        id = msgspec.UNSET  # the message's faults are found below
+    if isinstance(id, str):
+        return id
+    if id is not msgspec.UNSET:
+        raise bodies.BadBody(422, [bodies.fault(["body", "cancel"], NO_ID)])
+    return bodies.decode_create(message)
 
 
 def _message(event: bytes, id: str | None, number: int | None, data: bytes) -> bytes:

@@ -15,6 +15,8 @@ import trio.testing
 
 from cog_trio.bridge.protocol import Mode
 from cog_trio.config.settings import Settings
+from cog_trio.inputs.decoding_thread import run_in_decoding_thread
+from cog_trio.inputs.validation import Checked, check
 from cog_trio.observe.prometheus import Metrics
 from cog_trio.service.watchers import is_abandoned
 from cog_trio.state.event_log import Subscription
@@ -166,8 +168,14 @@ class FakeService:
     def running(self, id: str) -> Prediction | None:
         return self.predictions.get(id)
 
-    def create(self, new: NewPrediction) -> Prediction:
+    async def check_input(self, new: NewPrediction) -> Checked:
+        self.admit(new.id, new.mode)
+        return await run_in_decoding_thread(check, new.input, None)
+
+    def create(self, new: NewPrediction, checked: Checked | None = None) -> Prediction:
         self.admit(new.id)
+        if checked is None:
+            check(new.input, None)
         if self.refusal is not None:
             raise self.refusal
         if new.id in self.predictions:
@@ -228,8 +236,8 @@ class FakeService:
 class InstantService(FakeService):
     """Each prediction is over as soon as it is created."""
 
-    def create(self, new: NewPrediction) -> Prediction:
-        prediction = super().create(new)
+    def create(self, new: NewPrediction, checked: Checked | None = None) -> Prediction:
+        prediction = super().create(new, checked)
         self.finish(prediction.id)
         return prediction
 

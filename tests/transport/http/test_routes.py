@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from cog_trio.config.settings import Settings
-from cog_trio.inputs.validation import InvalidInput, MalformedInput
+from cog_trio.inputs.decoding_thread import AT_ONCE
+from cog_trio.inputs.validation import SMALL, InvalidInput, MalformedInput, check
 from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.snapshot import WebhookEvent
+from cog_trio.state.status import Fact
 from cog_trio.transport.http.api import bodies
-from cog_trio.transport.http.routes import LARGE
-from tests.transport.http.support import Client, FakeService, InstantService, Response, app_of, connect
+from tests.transport.http import support
+from tests.transport.http.support import (
+    Client,
+    FakeService,
+    InstantService,
+    Response,
+    app_of,
+    connect,
+    request,
+)
 
 JSON = "content-type: application/json"
 ASYNC = "prefer: respond-async"
@@ -306,7 +318,7 @@ async def test_large_bodies_are_looked_at_in_a_thread(
         return decode(body)
 
     monkeypatch.setattr(bodies, "decode_create", decode_create)
-    for size, end in ((LARGE - 100, b'"}'), (LARGE, b'"}'), (LARGE, b'"')):
+    for size, end in ((SMALL - 100, b'"}'), (SMALL, b'"}'), (SMALL, b'"')):
         response = await ask(client, "PUT", "/predictions/p", b'{"input":"' + b"x" * size + end, ASYNC)
         assert response.status == (202 if end == b'"}' else 400)
     assert [thread == threading.get_ident() for thread in threads] == [True, False, False]
@@ -357,7 +369,7 @@ async def test_every_fault_of_the_envelope_is_listed(instant: Client) -> None:
 async def test_a_repeated_member_is_422_and_unknown_ones_are_ignored(
     client: Client, service: FakeService, large: bool
 ) -> None:
-    text = '"%s"' % ("x" * (LARGE if large else 1))
+    text = '"%s"' % ("x" * (SMALL if large else 1))
     wrong = {
         f'{{"id":"a","input":{{"n":{text}}},"i\\u0064":"b"}}': ["id"],
         f'{{"input":{{"n":1}},"id":"a","input":{{"n":{text}}},"id":"b"}}': ["id", "input"],
@@ -801,5 +813,73 @@ async def test_chunked_and_continued_bodies(client: Client, service: FakeService
     assert (await client.response()).json["id"] == "b"
 
 
-async def test_content_encoding_is_ignored(client: Client) -> None:
-    assert (await ask(client, "POST", "/predictions", {}, ASYNC, "content-encoding: gzip")).status == 202
+@pytest.mark.parametrize("coding", ["br", "gzip", "identity, br", "x"])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/predictions"), ("PUT", "/predictions/a")])
+async def test_a_content_encoding_is_415(instant: Client, coding: str, method: str, path: str) -> None:
+    response = await ask(instant, method, path, {}, f"content-encoding: {coding}")
+    assert response.status == 415
+    assert response.headers["accept-encoding"] == "identity"
+    assert response.json["detail"][0]["msg"] == "This server takes request bodies without a Content-Encoding only"
+    assert (await ask(instant, method, path, {}, "content-encoding: Identity")).status == 200
+
+
+async def test_a_cancel_can_be_repeated_as_long_as_the_prediction_can_be_read(nursery: trio.Nursery) -> None:
+    service = FakeService()
+    client = connect(nursery, app_of(service))
+    assert (await client.request("POST", "/predictions/a/cancel")).status == 404
+    await ask(client, "PUT", "/predictions/a", {}, "prefer: respond-async")
+    assert (await client.request("POST", "/predictions/a/cancel")).status == 200
+    service.finish("a", Fact.CUT)
+    for _ in range(2):
+        response = await client.request("POST", "/predictions/a/cancel")
+        assert (response.status, response.body) == (200, b"{}")
+    del service.finished["a"]
+    assert (await client.request("POST", "/predictions/a/cancel")).status == 404
+
+
+@pytest.mark.parametrize("size", [SMALL - 100, SMALL, 2**20])
+async def test_large_bodies_and_inputs_are_decoded_and_checked_in_a_thread(
+    nursery: trio.Nursery, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One decode for the envelope and one for the input; none of them on the event loop over 64 KiB."""
+    threads: list[bool] = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            threads.append(threading.current_thread() is not threading.main_thread())
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(bodies, "decode_create", noted(bodies.decode_create))
+    monkeypatch.setattr(support, "check", noted(check))
+    client = connect(nursery, app_of(InstantService()))
+    assert (await ask(client, "POST", "/predictions", {"input": {"text": "x" * size}})).status == 200
+    assert threads == [size >= SMALL] * 2
+
+
+async def test_two_large_bodies_are_decoded_at_a_time(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = most = 0
+    lock, more = threading.Lock(), threading.Semaphore(0)
+    decode = bodies.decode_create
+
+    def slow(body: bytes) -> bodies.CreateRequest:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        more.acquire()
+        with lock:
+            now -= 1
+        return decode(body)
+
+    monkeypatch.setattr(bodies, "decode_create", slow)
+    app = app_of(InstantService(slots=10))
+    clients = [connect(nursery, app) for _ in range(6)]
+    for client in clients:
+        await client.send(request("POST", "/predictions", b'{"x":"%b"}' % (b"x" * SMALL), JSON))
+    for _ in clients:
+        more.release()
+    for client in clients:
+        assert (await client.response()).status == 200
+    assert most <= AT_ONCE

@@ -1,21 +1,25 @@
 """Requests and replies as they stand on the wire: Structs, the faults of a body, every JSON body that we send.
 
-A body is refused in two ways: as no JSON (400) or as JSON of another shape (422). A small body is decoded whole
-for the first question; of a large one only the envelope is, and what can be told without decoding it: its content
-is decoded once, by whoever validates it. The shape is decoded straight into ``CreateRequest``; only when that fails are
-the fields looked at one by one, to name every fault and its place. The prefixes of the texts are the reference's.
+A body is refused in two ways: because it is not JSON (400), or because it is JSON of another shape (422). Only its
+envelope is decoded here, straight into ``CreateRequest``; the input is decoded once, by the code that validates it, and
+members that are not ours are only skipped. When the envelope can't be decoded, the fields are looked at one by one, to
+name every fault and its place, up to a bound. The prefixes of the texts are the reference's.
+
+All of this takes time that grows with the body, but only linearly. A body over ``SMALL`` belongs into a thread.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from cog_trio.bridge.json_value import decode_json
+from cog_trio.inputs.validation import MAX_FAULTS, SMALL
 from cog_trio.state.ids import BAD_ID, BAD_WEBHOOK, is_id, is_url
 from cog_trio.state.snapshot import ALL_EVENTS, WebhookEvent
 
@@ -25,13 +29,13 @@ log: Final = logging.getLogger(__name__)
 
 MAX_NAMES: Final = 10  # unknown members that a line of the log names
 MAX_NAME: Final = 50  # characters of one
-SMALL: Final = 64 * 2**10  # bytes; decoding that costs less than a millisecond
 MAX_DEPTH: Final = 127  # levels of nesting; one more is refused
 
 NOT_JSON: Final = "Failed to parse the request body as JSON: "
 WRONG_SHAPE: Final = "Failed to deserialize the JSON body into the target type: "
 TOO_LARGE: Final = "Failed to buffer the request body: length limit exceeded"
 WRONG_TYPE: Final = "Expected request with `Content-Type: application/json`"
+ENCODED: Final = "This server takes request bodies without a Content-Encoding only"
 NOT_UTF8: Final = "Invalid URL: Invalid UTF-8 in `id`"
 
 _NAMES: Final = {dict: "map", list: "sequence", str: "string", int: "integer", float: "floating point"}
@@ -40,6 +44,7 @@ _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _STEPS: Final = {ord("["): 1, ord("]"): -1}
 _BACKSLASH: Final = ord("\\")
 _EVENTS: Final = {event.value for event in WebhookEvent}
+MAX_SHOWN: Final = 100  # characters of a client's text that a fault repeats
 
 encode: Final = msgspec.json.Encoder().encode
 
@@ -69,23 +74,22 @@ class CreateRequest(msgspec.Struct):
 
 
 class BadBody(Exception):
-    """The body is refused with ``status`` and ``faults``."""
+    """The body is refused with ``status`` and ``faults``; ``headers`` belong to the reply."""
 
-    def __init__(self, status: int, faults: list[Fault]) -> None:
+    def __init__(self, status: int, faults: list[Fault], headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(f"{status}: {faults[0]['msg']}")
         self.status = status
         self.faults = faults
+        self.headers = headers
 
 
-class _Key:
-    """The name of a member, equal to none but itself: so a dict keeps those that are there twice."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+class _Name:
+    """The type of a member's name, which makes msgspec ask about each of them."""
 
 
 _decode: Final = msgspec.json.Decoder(CreateRequest).decode
-_members: Final = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=lambda _, text: _Key(text)).decode
+_QUOTED: Final = tuple(f'"{name}"'.encode() for name in CreateRequest.__struct_fields__)
+_OVERLAP: Final = max(map(len, _QUOTED)) - 1  # bytes by which two pieces overlap, so that no name is cut in two
 
 
 def fault(loc: Iterable[str | int], text: str, kind: str = "value_error") -> Fault:
@@ -114,19 +118,17 @@ def decode_create(body: bytes | bytearray | memoryview) -> CreateRequest:
     """The body of a create, checked but for its input.
 
     Raises:
-      BadBody: 400 or 422, with all faults.
+      BadBody: 400 or 422, with all faults up to ``MAX_FAULTS``.
     """
     if not body:
         raise not_json("EOF while parsing a value at line 1 column 0")
     try:
-        if len(body) <= SMALL:
-            decode_json(body)
-        elif not isinstance(body, memoryview):
+        if not isinstance(body, memoryview):
             body.isascii() or body.decode()
         elif not all(map(bytes.isascii, _pieces(body))):
             str(body, "utf-8")
         create = _decode(body)
-        faults = _repeated(body, create) or _check_values(create)
+        faults = _repeated(body) or _check_values(create)
     except msgspec.ValidationError as refusal:
         raise _wrong_shape(body, refusal) from None
     except RecursionError:
@@ -137,30 +139,51 @@ def decode_create(body: bytes | bytearray | memoryview) -> CreateRequest:
         raise not_json("recursion limit exceeded")
     if faults:
         raise BadBody(422, faults)
+    _tell_unknown(body)
     return create
 
 
-def _repeated(body: bytes | bytearray | memoryview, create: CreateRequest) -> list[Fault]:
+def _repeated(body: bytes | bytearray | memoryview) -> list[Fault]:
     """The members of ours that are there twice; which of the two was meant can't be known."""
-    size = len(memoryview(create.input))
-    if 2 * size > len(body) > SMALL and not isinstance(body, memoryview):
-        start = body.rfind(memoryview(create.input))  # more than half of the body can't be there twice
-        body = b"%b0%b" % (bytes(body[:start]), bytes(body[start + size :]))
-    names = [key.text for key in _members(body)]
-    if "input" not in names:
-        _tell_unknown(names)
-    if len(names) == len({*names}):
+    if not _may_repeat(body):
         return []  # nearly all bodies
-    twice = [name for name in CreateRequest.__struct_fields__ if names.count(name) > 1]
+    counts: Counter[str] = Counter()
+    key = _Name()  # one for all names, so that the members of a large body are not kept
+
+    def note(_: type, name: str) -> _Name:
+        if name in CreateRequest.__struct_fields__:
+            counts[name] += 1
+        return key
+
+    msgspec.json.decode(body, type=dict[_Name, msgspec.Raw], dec_hook=note)
+    twice = [name for name in CreateRequest.__struct_fields__ if counts[name] > 1]
     return [fault(["body", name], f"{WRONG_SHAPE}duplicate field `{name}`") for name in twice]
 
 
-def _tell_unknown(names: Iterable[str]) -> None:
-    """Log the members of a body without ``input`` that mean nothing: they are most likely its inputs."""
+def _tell_unknown(body: bytes | bytearray | memoryview) -> None:
+    """Log the members of a small body without ``input`` that mean nothing: they are most likely its inputs."""
+    if len(body) > SMALL or b'"input"' in bytes(body):
+        return
+    names = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     unknown = [name[:MAX_NAME] for name in names if name not in CreateRequest.__struct_fields__]
     if unknown:
         shown = ", ".join(unknown[:MAX_NAMES]) + (" and more" if len(unknown) > MAX_NAMES else "")
         log.warning('a body without "input" has unknown members: %s; inputs belong into {"input": {...}}', shown)
+
+
+def _may_repeat(body: bytes | bytearray | memoryview) -> bool:
+    """Whether one of our names could be there twice: its text is, at whatever depth, or names could be escaped."""
+    counts = [0] * len(_QUOTED)
+    view = memoryview(body)
+    for start in range(0, len(view), SMALL):
+        piece = bytes(body if len(view) <= SMALL else view[max(start - _OVERLAP, 0) : start + SMALL])
+        if b"\\u" in piece:
+            return True
+        for number, quoted in enumerate(_QUOTED):
+            counts[number] += piece.count(quoted)
+            if counts[number] > 1:
+                return True
+    return False
 
 
 def _check_values(create: CreateRequest) -> list[Fault]:
@@ -209,45 +232,55 @@ def _highest(brackets: bytes, depth: int) -> int:
 
 
 def _wrong_shape(body: bytes | bytearray | memoryview, refusal: msgspec.ValidationError) -> BadBody:
-    """All that is wrong with the members, or that the body is no JSON after all (numbers, what comes later)."""
+    """What is wrong with the members, or that the body is not JSON after all (numbers, what comes later)."""
     try:
         value = decode_json(body)
     except RecursionError:
         return not_json("recursion limit exceeded")
     except (msgspec.MsgspecError, UnicodeError) as malformed:
         return not_json(str(malformed))
-    faults: list[Fault] = []
+    faults = list(islice(_shape_faults(value), MAX_FAULTS))
+    if len(faults) == MAX_FAULTS:
+        faults.append(fault(["body"], f"{WRONG_SHAPE}there are more faults than these"))
+    return BadBody(422, faults or [fault(["body"], WRONG_SHAPE + str(refusal))])
 
-    def expect(path: list[str | int], found: Any, expected: str) -> None:
-        shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-        text = f"invalid type: {_name(found)}, expected {expected}"
-        faults.append(fault(["body", *path], f"{WRONG_SHAPE}{shown}: {text}" if shown else WRONG_SHAPE + text))
 
+def _shape_faults(value: Any) -> Iterator[Fault]:
+    """Each member that is not of its type, with its place."""
     if not isinstance(value, dict):
-        expect([], value, "an object")
-        return BadBody(422, faults)
+        yield _wrong_type([], value, "an object")
+        return
     for name in ("id", "webhook"):
         if not isinstance(value.get(name), str | None):
-            expect([name], value[name], "a string")
+            yield _wrong_type([name], value[name], "a string")
     context = value.get("context", {})
     if not isinstance(context, dict):
-        expect(["context"], context, "a map")
+        yield _wrong_type(["context"], context, "a map")
     else:
         for key, text in context.items():
             if not isinstance(text, str):
-                expect(["context", key], text, "a string")
+                yield _wrong_type(["context", _cut(key)], text, "a string")
     events = value.get("webhook_events_filter", [])
     if not isinstance(events, list):
-        expect(["webhook_events_filter"], events, "a sequence")
-    else:
-        for index, event in enumerate(events):
-            if not isinstance(event, str):
-                expect(["webhook_events_filter", index], event, "a string")
-            elif event not in _EVENTS:
-                place = f"webhook_events_filter[{index}]"
-                text = f"unknown variant `{event[:100]}`, expected one of `start`, `output`, `logs`, `completed`"
-                faults.append(fault(["body", "webhook_events_filter", index], f"{WRONG_SHAPE}{place}: {text}"))
-    return BadBody(422, faults or [fault(["body"], WRONG_SHAPE + str(refusal))])
+        yield _wrong_type(["webhook_events_filter"], events, "a sequence")
+        return
+    for index, event in enumerate(events):
+        if not isinstance(event, str):
+            yield _wrong_type(["webhook_events_filter", index], event, "a string")
+        elif event not in _EVENTS:
+            place = f"webhook_events_filter[{index}]"
+            text = f"unknown variant `{event[:MAX_SHOWN]}`, expected one of `start`, `output`, `logs`, `completed`"
+            yield fault(["body", "webhook_events_filter", index], f"{WRONG_SHAPE}{place}: {text}")
+
+
+def _wrong_type(path: list[str | int], found: Any, expected: str) -> Fault:
+    shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    text = f"invalid type: {_name(found)}, expected {expected}"
+    return fault(["body", *path], f"{WRONG_SHAPE}{shown}: {text}" if shown else WRONG_SHAPE + text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def _name(value: Any) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
-from cog_trio.transport.http.api.bodies import MAX_DEPTH, SMALL, BadBody, decode_create
+from cog_trio.inputs.validation import MAX_FAULTS, SMALL
+from cog_trio.transport.http.api.bodies import MAX_DEPTH, BadBody, decode_create
 
 
 @pytest.mark.parametrize("size", [1, SMALL])
@@ -95,3 +99,76 @@ def test_a_body_without_input_but_with_unknown_members_is_logged(caplog: pytest.
     decode_create(b'{"input": {}, "version": "x"}')
     decode_create(b'{"id": "b"}')
     assert caplog.messages == []
+
+
+def faults_of(body: bytes) -> list[dict[str, object]]:
+    with pytest.raises(BadBody) as refused:
+        decode_create(body)
+    assert refused.value.status == 422
+    return [dict(fault) for fault in refused.value.faults]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("padding", [0, SMALL - 30, SMALL - 20, SMALL - 10, 2 * SMALL])
+@pytest.mark.parametrize("second", [b'"input"', b'"\\u0069nput"', b'"inpu\\u0074"'])
+def test_a_member_that_is_there_twice_is_refused_wherever_it_stands(
+    kind: Callable[[bytes], bytes], padding: int, second: bytes
+) -> None:
+    body = b'{"x":"%b","input":{},"y":"%b",%b:{}}' % (b"x" * padding, b"y" * padding, second)
+    with pytest.raises(BadBody, match="duplicate field `input`"):
+        decode_create(kind(body))
+
+
+def test_our_names_inside_of_the_input_are_no_repetition() -> None:
+    body = b'{"input":{"id":"a","input":[{"input":1},{"webhook":"\\u0069d"}]},"id":"b","other":{"id":1}}'
+    assert decode_create(body).id == "b"
+
+
+def test_looking_for_repeated_members_takes_linear_time() -> None:
+    """A search for the input in the body was quadratic: 2.8 s for 240 KB, with the interpreter's lock held."""
+    body = b'{"input":"%b","x":"%b"}' % (b"1" * 20_000_000, b"1" * 19_000_000)
+    began = time.process_time()
+    decode_create(body)
+    assert time.process_time() - began < 20  # it would be hours
+
+
+def test_the_names_of_many_members_are_not_kept() -> None:
+    members = b",".join(b'"%d":1' % number for number in range(200_000))
+    tracemalloc.start()
+    try:
+        decode_create(b'{"\\u0061":1,%b}' % members)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(members)
+
+
+@pytest.mark.parametrize("size", [1, SMALL, 2**20])
+def test_a_number_beyond_all_range_in_a_member_that_is_ignored_is_ignored_at_any_size(size: int) -> None:
+    assert decode_create(b'{"zz":1e999,"x":"%b","id":"a"}' % (b"x" * size)).id == "a"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"webhook_events_filter":[%b]}' % b",".join([b'"nonsense"'] * 20_000),
+        b'{"webhook_events_filter":[%b]}' % b",".join([b"1"] * 100_000),
+        b'{"context":{%b}}' % b",".join(b'"%d":1' % number for number in range(20_000)),
+        b'{"context":{"%b":1}}' % (b"k" * 200_000),
+        b'{"webhook_events_filter":["%b"]}' % (b"k" * 200_000),
+    ],
+    ids=["events", "numbers", "context", "long key", "long event"],
+)
+def test_a_refusal_is_bounded(body: bytes) -> None:
+    faults = faults_of(body)
+    assert len(faults) <= MAX_FAULTS + 1
+    assert len(json.dumps(faults)) < 400_000
+
+
+def test_a_webhook_may_have_8_KiB() -> None:
+    url = b"http://h/"
+    assert decode_create(b'{"webhook":"%b"}' % url.ljust(8192, b"x")).webhook is not None
+    (fault,) = faults_of(b'{"webhook":"%b"}' % url.ljust(8193, b"x"))
+    assert fault["loc"] == ["body", "webhook"]
+    assert fault["msg"] == "must be an absolute http or https URL of at most 8192 bytes"
+    assert faults_of(b'{"webhook":"http://h/%b"}' % ("é" * 4092).encode())
