@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-import pytest
 import trio
 import trio.testing
 
@@ -26,17 +25,11 @@ from cog_trio.state.prediction import Bounds, Prediction
 from cog_trio.state.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
 from cog_trio.state.service_events import Callback, Statistics
 from cog_trio.state.status import Fact, Outcome, Status
-from cog_trio.transport.http.protocol.connection import App, Connection, serve_connection
+from cog_trio.transport.http.protocol.connection import App, serve_connection
 from cog_trio.transport.http.protocol.server_state import ServerState
 from cog_trio.transport.http.routes import make_app
 
 HOST = b"host: localhost\r\n"
-
-
-@pytest.fixture(params=["lane", "h11"])
-def protocols(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serve plain HTTP/1.1 by either of the two that can."""
-    monkeypatch.setattr(Connection, "plain", request.param == "lane")
 
 
 @dataclass

@@ -144,8 +144,8 @@ def test_what_needs_no_token_says_so() -> None:
 
 
 def test_every_status_in_the_code_is_in_the_document() -> None:
-    """A number that is given to what makes replies is a status; h11 adds its own."""
-    makers = {"Response", "BadBody", "_refuse", "refuse", "shown", "RemoteProtocolError"}
+    """A number that is given to what makes replies is a status."""
+    makers = {"Response", "BadBody", "_refuse", "refuse", "shown", "Refused"}
     named: set[int] = set()
     for file in HTTP.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -290,7 +290,7 @@ CREATE: Final[dict[int, list[Case]]] = {
     404: [asks(partial(FakeService, modes=set()))],
     409: [asks(FULL)],
     413: [asks(both, JSON, body=b"{      }", settings=Settings(body_limit=4))],
-    415: [asks(both, "content-type: text/plain", body=b"{}")],
+    415: [asks(both, "content-type: text/plain", body=b"{}"), asks(both, JSON, "content-encoding: br", body=b"{}")],
     422: [asks(invalid), asks(both, JSON, body=b"[]")],
     503: [asks(partial(both, ready=False)), crowd],
 }
@@ -358,6 +358,7 @@ CASES: Final[dict[tuple[str, str], dict[int, list[Case]]]] = {
         101: [asks(both, *UPGRADE)],
         200: [asks(runs(id="ws"))],
         404: [asks(both)],
+        426: [asks(both, *UPGRADE[:2], UPGRADE[3]), asks(both, *UPGRADE[:2], "sec-websocket-version: 8", UPGRADE[3])],
         503: [crowd],
     },
 }

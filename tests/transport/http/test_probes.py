@@ -9,10 +9,7 @@ import pytest
 import trio
 
 from cog_trio.state.health import HealthSnapshot, HealthState
-from tests.transport.http.support import FakeService, app_of, connect, protocols
-
-__all__ = ["protocols"]
-pytestmark = pytest.mark.usefixtures("protocols")
+from tests.transport.http.support import FakeService, app_of, connect
 
 #: what is shown, whether requests should come, whether a new process could help
 STATES = {

@@ -14,10 +14,9 @@ from cog_trio.transport.http.api.access_control import MAX_UNREAD
 from cog_trio.transport.http.protocol.connection import App
 from cog_trio.transport.http.protocol.receive_queue import ReceiveQueue
 from tests.transport.http.protocol.test_http2 import Client2
-from tests.transport.http.support import FakeService, InstantService, app_of, connect, protocols, request
+from tests.transport.http.support import FakeService, InstantService, app_of, connect, request
 from tests.transport.websocket.test_conversation import handshake, talking
 
-__all__ = ["protocols"]
 TOKEN = "s3cr3t/+=="
 SETTINGS = Settings(auth_token=TOKEN)
 GOOD = f"authorization: Bearer {TOKEN}"
@@ -48,7 +47,6 @@ ASKED = [
 
 
 @pytest.mark.covers("D40")
-@pytest.mark.usefixtures("protocols")
 @pytest.mark.parametrize(("method", "path"), ASKED)
 async def test_D40_without_the_token_everything_but_probes_is_401(
     nursery: trio.Nursery, method: str, path: str
@@ -64,7 +62,6 @@ async def test_D40_without_the_token_everything_but_probes_is_401(
 
 
 @pytest.mark.covers("D40")
-@pytest.mark.usefixtures("protocols")
 @pytest.mark.parametrize("path", ["/health-check", "/livez", "/readyz"])
 async def test_D40_probes_are_open(nursery: trio.Nursery, path: str) -> None:
     client = connect(nursery, app())
@@ -74,7 +71,6 @@ async def test_D40_probes_are_open(nursery: trio.Nursery, path: str) -> None:
 
 
 @pytest.mark.covers("D40")
-@pytest.mark.usefixtures("protocols")
 @pytest.mark.parametrize(
     ("line", "status"),
     [
@@ -100,7 +96,6 @@ async def test_D40_what_is_the_token_and_what_is_not(nursery: trio.Nursery, line
 
 
 @pytest.mark.covers("D40")
-@pytest.mark.usefixtures("protocols")
 async def test_D40_two_tokens_in_two_lines_are_none_and_a_subprotocol_is_for_sockets_alone(
     nursery: trio.Nursery,
 ) -> None:
@@ -214,7 +209,6 @@ async def test_a_token_that_nobody_asks_for_is_no_fault(nursery: trio.Nursery) -
 # What a stranger sends.
 
 
-@pytest.mark.usefixtures("protocols")
 async def test_a_strangers_body_is_not_read_and_a_long_one_costs_the_connection(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +258,6 @@ async def test_D42_the_token_is_in_no_line_of_the_log(
 # A path in front.
 
 
-@pytest.mark.usefixtures("protocols")
 async def test_root_path_is_taken_off_where_it_is_there_and_shown_in_addresses(nursery: trio.Nursery) -> None:
     client = connect(nursery, app(Settings(root_path="/models/a", auth_token=TOKEN)))
     for path in ("/models/a", "/models/a/", "/"):

@@ -20,8 +20,8 @@ from cog_trio.state.event_log import MAX_FOLLOWERS
 from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.protocol.connection import App, serve_connection
-from cog_trio.transport.http.protocol.http1 import PING, PONG_TIME
 from cog_trio.transport.http.protocol.server_state import ServerState
+from cog_trio.transport.http.protocol.websocket import PING, PONG_TIME
 from cog_trio.transport.websocket.conversation import Conversation
 from tests.transport.http.support import FakeService, app_of, connect, request
 

@@ -1,10 +1,10 @@
 """One connection: the guard round it, its reading task, its one way to write, and every deadline it has.
 
-In: a stream that was accepted. Out: calls of the app, one task a request, in the connection's own nursery.
-Hypercorn's protocols do the parsing; this class is the transport beneath them and the task group beside them.
+In: a stream that was accepted. Out: calls of the app, in the connection's own nursery. A protocol does the parsing:
+``http1.py`` first, which may hand over to a WebSocket or to HTTP/2. This class is the transport beneath it, and for
+Hypercorn's classes the task group beside them.
 
-- What a reply consists of is held back until its first body is there (the cork), so that a reply that is one
-  body leaves with one send.
+- Several messages of a WebSocket are held back (the cork) and leave with one send.
 - A write has no fixed duration, but each piece must make progress within the write timeout; then the client is
   given up. A write that failed or was cut breaks the connection: nothing is written after it.
 - Reading has one deadline, taken anew before each read: idle, half a head, a stalled body. No task waits for it.
@@ -29,11 +29,11 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from cog_trio.state.internal_errors import Where, contain
-from cog_trio.transport.http.protocol.fast_http1 import GONE, LARGE_READ, MAX_READ, FastHttp1
-from cog_trio.transport.http.protocol.http1 import H2ProtocolAssumedError, Http1
+from cog_trio.transport.http.protocol.http1 import GONE, LARGE_READ, MAX_READ, Http1, Switch
 from cog_trio.transport.http.protocol.http2 import Http2
 from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Message, ReceiveQueue
 from cog_trio.transport.http.protocol.tls import TlsStream
+from cog_trio.transport.http.protocol.websocket import STREAM_ID, WebSocket, WebSocketStream
 
 if TYPE_CHECKING:
     from cog_trio.transport.http.protocol.server_state import ServerState
@@ -62,10 +62,12 @@ async def serve_connection(app: App, server: ServerState, stream: trio.abc.HalfC
             await connection.close()
 
 
+async def _nothing() -> None:
+    """What an app waits for comes unasked, in HTTP/2 and in a WebSocket."""
+
+
 class Connection:
     """One accepted stream; ``run`` serves it. It is Hypercorn's task group too."""
-
-    plain = True  # what is plain HTTP/1 goes the short way
 
     def __init__(self, app: App, server: ServerState, stream: trio.abc.HalfCloseableStream) -> None:
         self._app = app
@@ -74,7 +76,7 @@ class Connection:
         self._tls = isinstance(stream, TlsStream)
         self._peer = stream.socket if isinstance(stream, (trio.SocketStream, TlsStream)) else None
         self._socket = None if self._tls else self._peer  # to read from and write to without a detour
-        self._protocol: FastHttp1 | Http1 | Http2
+        self._protocol: Http1 | WebSocket | Http2
         self._nursery: trio.Nursery
         self._out: list[bytes] = []
         self._corks = 0
@@ -85,7 +87,6 @@ class Connection:
         self._linger_until = 0.0
         self.idle_since: float | None = trio.current_time()
         self.reading = trio.CancelScope()
-        self._woken = False
         self._helpers: set[trio.CancelScope] = set()
 
     async def run(self) -> None:
@@ -100,27 +101,37 @@ class Connection:
         self._server.connections.add(self)
         try:
             async with trio.open_nursery() as self._nursery:
-                lane = FastHttp1(self._app, self, self._server, self._nursery, client, server)
-                self._protocol = lane
-                rest = await lane.run() if self.plain and not self._tls else b""  # D36
-                if rest is not None:
-                    self._protocol = protocol = self._make(Http1, client, server)
-                    protocol.take_over(lane.requests, lane.head_since)
-                    await self._read(rest, client, server)
+                scheme = "https" if self._tls else "http"
+                http1 = Http1(self._app, self, self._server, self._nursery, scheme, client, server)
+                self._protocol = http1
+                switch = await http1.run()
+                if switch is not None:
+                    await self._read(await self._switch(switch, client, server), switch.data)
                 await self._protocol.handle(Closed())
                 for helper in self._helpers:
                     helper.cancel()
         finally:
             self._server.connections.discard(self)
 
-    def _make(self, kind: type[Any], client: Any, server: Any) -> Any:
-        state = self._server
-        config = state.config2 if kind is Http2 else state.config
-        protocol = kind(
-            self._app, config, state.context, self, ConnectionState({}), self._tls, client, server, self.protocol_send
-        )
-        protocol.attach(self, state)
-        return protocol
+    async def _switch(self, switch: Switch, client: Any, server: Any) -> WebSocket | Http2:
+        """Go on in another protocol."""
+        state, head = self._server, switch.head
+        app: Any = self._app  # Hypercorn's own types are narrower than what it asks for
+        group: Any = self
+        send: Any = self.protocol_send
+        if head is None:
+            self.idle_since = trio.current_time()  # the preface is not a request
+            context, connection = state.context, ConnectionState({})
+            http2 = Http2(app, state.config2, context, group, connection, self._tls, client, server, send)
+            http2.attach(state)
+            self._protocol = http2
+            await http2.initiate()
+            return http2
+        self.idle_since = None
+        stream = WebSocketStream(app, state.config, state.context, group, self._tls, client, server, send, STREAM_ID)
+        self._protocol = websocket = WebSocket(head, self, stream)
+        await websocket.initiate()
+        return websocket
 
     # Reading.
 
@@ -147,12 +158,10 @@ class Connection:
     def linger_deadline(self) -> float:
         return min(trio.current_time() + LINGER, self._linger_until)
 
-    async def _read(self, data: bytes | bytearray, client: Any, server: Any) -> None:
-        """Read for Hypercorn's protocols; ``data`` is here already."""
-        protocol = self._protocol
-        assert not isinstance(protocol, FastHttp1)
+    async def _read(self, protocol: WebSocket | Http2, data: bytes | bytearray) -> None:
+        """Read for a protocol that is made of Hypercorn's classes; ``data`` is here already."""
         if data:
-            protocol = await self._give(protocol, data, client, server)
+            await self._give(protocol, data)
         size = MAX_READ
         while True:
             now = trio.current_time()
@@ -166,43 +175,24 @@ class Connection:
                 except GONE:
                     break
             if self.reading.cancelled_caught:
-                if self._woken:
-                    self._woken = False
-                    await protocol.proceed()
-                    continue
-                if self.closing or (self.idle_since is not None and not self._is_half_sent()):
+                if self.closing or self.idle_since is not None:
                     break
                 await protocol.refuse(408)
             else:
                 if not self.closing:
                     size = LARGE_READ if len(data) >= MAX_READ else MAX_READ
-                    protocol = await self._give(protocol, data, client, server)
+                    await self._give(protocol, data)
                 if not data:
                     break
 
-    async def _give(self, protocol: Http1 | Http2, data: bytes | bytearray, client: Any, server: Any) -> Http1 | Http2:
+    async def _give(self, protocol: WebSocket | Http2, data: bytes | bytearray) -> None:
         """Frames come in pieces, with a turn of others between: one read may hold twenty thousand."""
-        for start in range(0, len(data) or 1, size := PIECE if protocol.framed else len(data) or 1):
+        for start in range(0, len(data) or 1, PIECE):
             if start:
                 await trio.lowlevel.checkpoint()
                 if self.closing:
                     break
-            try:
-                await protocol.handle(RawData(data=bytes(data[start : start + size])))
-            except H2ProtocolAssumedError as assumed:
-                self._protocol = protocol = self._make(Http2, client, server)
-                self.idle_since = trio.current_time()  # the preface is no request
-                await protocol.initiate()
-                await protocol.handle(RawData(data=assumed.data))
-            self._woken = False  # what was read ahead has just been seen to
-        return protocol
-
-    def _is_half_sent(self) -> bool:
-        return isinstance(self._protocol, Http1) and self._protocol.head_since is not None
-
-    def wake(self) -> None:
-        self._woken = True
-        self.reading.cancel()
+            await protocol.handle(RawData(data=bytes(data[start : start + PIECE])))
 
     def close_if_idle(self) -> None:
         """The server ends: a connection without a request, or whose reply is out, has no reason to stay."""
@@ -289,6 +279,20 @@ class Connection:
                     sent += await self._socket.send(view[sent:])
                     scope.deadline = trio.current_time() + timeout
 
+    def write_now(self, *pieces: bytes) -> bool:
+        """Write pieces as far as that needs no wait; say whether they are out. If not, ``flush`` writes the rest."""
+        data = b"".join(pieces)
+        if not (self._out or self._writing or self._broken):
+            try:
+                sent = self._write_now(data)
+            except trio.BrokenResourceError:
+                sent = 0  # which ``flush`` finds too, and can deal with
+            if sent == len(data):
+                return True
+            data = data[sent:]
+        self._out.append(data)
+        return False
+
     def _write_now(self, data: bytes) -> int:
         """How many bytes the kernel took without a wait.
 
@@ -338,8 +342,7 @@ class Connection:
     # Hypercorn's task group.
 
     async def spawn_app(self, app: App, config: Any, scope: dict[str, Any], send: Any) -> Any:
-        assert not isinstance(self._protocol, FastHttp1)
-        receive_queue = ReceiveQueue(self._protocol.want_body)
+        receive_queue = ReceiveQueue(_nothing)
         self._nursery.start_soon(self._run_app, scope, receive_queue, send)
         return receive_queue.put
 
@@ -354,7 +357,7 @@ class Connection:
         self._helpers.discard(scope)
 
     async def _run_app(self, scope: dict[str, Any], receive_queue: ReceiveQueue, hypercorn_send: Any) -> None:
-        corks = isinstance(self._protocol, Http1)
+        corks = isinstance(self._protocol, WebSocket)
         if scope["type"] == "http":
             scope["extensions"][EXTENSION] = receive_queue
 

@@ -1,53 +1,67 @@
-"""Hypercorn's HTTP/1.1, with what a public server needs beside it.
+"""HTTP/1.1 and 1.0 on one connection, from its first byte on.
 
-Pipelined bytes no longer stop the reading, so that a client's end is seen while its request runs. A body that the
-app did not want is dropped after the reply and the connection goes on. 100 Continue leaves when the app asks for
-the body, not before. ``Upgrade: h2c`` is answered as if it were absent, Content-Length together with
-Transfer-Encoding is refused, refusals have JSON bodies. Tolerated are a missing Host, UTF-8 in a path that is not
-percent-encoded, empty lines before a request, and whatever comes behind the last request of a connection.
+In: bytes of a connection (``ConnectionInterface``). Out: replies. The connection's own task reads; it hands a request
+to the app as soon as its head is there, and goes on reading, so that the end of the client is seen while its request
+runs. Requests are served one at a time; what is read ahead of time waits as bytes, and with too much of it the client
+waits.
 
-A protocol is spoken to by one connection (``connection.py``) and knows of it only what ``ConnectionLink`` says.
+- A request is answered in the reader's step if the app can (``answer_now``). All others go to the ASGI app, in one task
+  that is kept from request to request.
+- A request for a WebSocket and the preface of HTTP/2 end ``run``: the connection goes on in another protocol.
+- The head of a reply waits for its first body, so that a reply that is one body leaves with one write.
+- Reading has one deadline. It is only ever brought forward; one that fires early is set again.
+- A client that closes its side has gone, as far as the app is told. What it asked before that is served all the same.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote
 
-import h11
 import trio
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.events import Body, Data, EndBody, Response
-from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
-from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
+from hypercorn.events import Closed, Event
 
-from cog_trio.transport.http.protocol.body_rate import BodyRate
+from cog_trio.transport.http.protocol.answer_now import AnswerNow, Pending, Reply
+from cog_trio.transport.http.protocol.http1_body import Body, BodyRate, ChunkedBody, SizedBody
+from cog_trio.transport.http.protocol.http1_head import Refused, RequestHead, read_head
+from cog_trio.transport.http.protocol.http1_response import ResponseWriter
+from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Message, ReceiveQueue
 
-if TYPE_CHECKING:
-    from wsproto.events import Message as WebsocketMessage
+log = logging.getLogger(__name__)
 
-__all__ = ["ConnectionLink", "H2ProtocolAssumedError", "Http1", "Http1Limits"]
-
-PING: Final = 20.0  # seconds between two pings of a WebSocket, so that proxies keep it and a dead client is found
-PONG_TIME: Final = 3 * PING  # seconds until a WebSocket's client that answers nothing is given up
-DRAIN_TIME: Final = 30.0  # seconds that the rest of an unwanted body may take, in all
+MAX_READ: Final = 64 * 2**10  # bytes
+LARGE_READ: Final = 120 * 2**10  # bytes, while so much comes; from 128 KiB on malloc maps fresh pages for each read
 MAX_AHEAD: Final = 64 * 2**10  # bytes of later requests that are read while one runs; then the client waits
-_END_OF_HEAD: Final = re.compile(rb"\n(\r?\n)")
-_HOST: Final = re.compile(rb"\nhost[ \t]*:", re.IGNORECASE)
-_NOT_ASCII: Final = re.compile(rb"[\x80-\xff]")
-_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
-_SEND_BODY: Final = h11.SEND_BODY
-LISTS: Final = frozenset((b"connection", b"sec-websocket-extensions", b"sec-websocket-protocol"))  # read as ASCII
-_BETWEEN: Final = (h11.IDLE, h11.DONE)  # states of a client whose next byte begins a request
-_OVER: Final = (h11.MUST_CLOSE, h11.CLOSED)  # of one that has no more to say
-EMPTY_LINES: Final = b"\r\n"  # before a request they are ignored (RFC 9112 2.2)
+DRAIN_TIME: Final = 30.0  # seconds that the rest of an unwanted body may take, in all
+GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+PREFACE: Final = b"PRI * HTTP/2.0"  # the head of HTTP/2's
+_EMPTY_LINES: Final = b"\r\n"  # before a request they are ignored (RFC 9112 2.2)
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
+_JSON: Final = (b"content-type", b"application/json")
+_CLOSE: Final = (b"connection", b"close")
+_NOBODY: Final = {method: RequestHead(method, b"", "1.1", []) for method in ("GET", "HEAD")}  # asked what was refused
+
+
+class ConnectionInterface(Protocol):
+    """What this protocol needs of its connection."""
+
+    closing: bool  # our side is shut, what comes is dropped
+    idle_since: float | None  # when the last request ended; None while one is open
+    reading: trio.CancelScope  # round the wait for the next bytes
+
+    async def receive(self, size: int, at_once: bool) -> bytes | bytearray: ...
+    async def write(self, *pieces: bytes) -> None: ...
+    def write_now(self, *pieces: bytes) -> bool: ...
+    async def protocol_send(self, event: Event) -> None: ...
+    def linger_deadline(self) -> float: ...
 
 
 class Http1Limits(Protocol):
-    """The limits that both protocols keep; times in seconds."""
+    """Limits; times in seconds."""
 
     @property
     def drain_limit(self) -> int: ...  # bytes of an unwanted body that are read to keep the connection
@@ -55,306 +69,425 @@ class Http1Limits(Protocol):
     def header_timeout(self) -> float: ...
     @property
     def write_timeout(self) -> float: ...
+    @property
+    def keep_alive(self) -> float: ...
+    @property
+    def max_head(self) -> int: ...  # bytes
+    @property
+    def ending(self) -> bool: ...  # the server ends: no request follows the one that is open
 
 
-class ConnectionLink(Protocol):
-    """What a protocol needs of its connection."""
+class Switch(NamedTuple):
+    """The connection goes on in another protocol."""
 
-    def wake(self) -> None:
-        """Let the reading task call ``proceed`` soon."""
-
-    def corked(self) -> AbstractContextManager[None]:
-        """What is written inside waits for the next flush, so that it leaves in one piece and nothing comes between."""
-
-    async def flush(self) -> None:
-        """Write what waits."""
+    head: RequestHead | None  # of the request for a WebSocket; None: HTTP/2
+    data: bytes  # that came after that head; of HTTP/2 with its preface
 
 
-class WebSocketMessage(WebsocketBuffer):
-    """A WebSocket message that is coming in: of one that is too large nothing more is kept."""
-
-    def extend(self, event: WebsocketMessage[Any]) -> None:
-        if self.length > self.max_length:
-            raise FrameTooLargeError
-        super().extend(event)
+async def _nothing() -> None:
+    """The client sends its body unasked."""
 
 
-def told_apart(method: bytes) -> bytes:
-    """A method that is none in lower case, so that it stays none: Hypercorn would take it for that in upper case, and a
-    ``head`` would get a length without a body."""
-    return method if method == method.upper() else b"*" + method
+class Http1:
+    """One connection's requests."""
 
+    def __init__(
+        self,
+        app: Callable[..., Awaitable[None]],
+        line: ConnectionInterface,
+        limits: Http1Limits,
+        nursery: trio.Nursery,
+        scheme: str,
+        client: Any,
+        server: Any,
+    ) -> None:
+        self._app = app
+        self._answer_now: AnswerNow | None = getattr(app, "answer_now", None)
+        self._line = line
+        self._limits = limits
+        self._nursery = nursery
+        self._scheme = scheme
+        self._client = client
+        self._server = server
+        self._requests = 0
+        self._head_since: float | None = None  # when the first byte of an unfinished head came
+        self._ahead = b""  # what is not looked at yet
+        self._ended = False  # the client has closed its side
+        self._switch: Switch | None = None
+        self._over = False
+        # The open request.
+        self._open = False  # from its head to the end of its reply and of its body
+        self._running = False  # the app has it
+        self._head: RequestHead
+        self._body: Body | None = None  # while it is to come
+        self._pace: BodyRate  # at which it comes
+        self._withheld = False  # the client waits for 100 Continue
+        self._dropping = False  # its body is not wanted
+        self._dropped = 0  # bytes
+        self._drop_deadline = 0.0
+        self._scope: Message
+        self._receive_queue = ReceiveQueue(_nothing)
+        self._reply: ResponseWriter
+        self._pending: Pending | None = None
+        self._refused = False  # by us: whatever the app says is dropped
+        self._app_waits = trio.lowlevel.ParkingLot()
+        self._reader_waits = trio.lowlevel.ParkingLot()
+        self._has_task = False
 
-def tame(stream: object) -> None:
-    """Bound what a WebSocket's client can make us hold: no compression, and messages up to the limit."""
-    if isinstance(stream, WSStream):
-        stream.handshake.extensions = None
-        stream.buffer = WebSocketMessage(stream.config.websocket_max_message_size)
+    # Reading, all in the connection's task.
 
+    async def run(self) -> Switch | None:
+        """Serve to the end of the connection, or until it goes on in another protocol."""
+        try:
+            return await self._read()
+        finally:
+            self._over = True
+            self._app_waits.unpark_all()
 
-def is_overfull(stream: object) -> bool:
-    """Whether a message was too large: the client has been told, and nothing good will follow."""
-    return isinstance(stream, WSStream) and stream.buffer.length > stream.buffer.max_length
+    async def _read(self) -> Switch | None:
+        line = self._line
+        while True:
+            if line.closing:
+                deadline = line.linger_deadline()
+            else:
+                try:
+                    while self._begin() and self._ahead and not self._occupied:
+                        await trio.lowlevel.checkpoint()  # it is answered already, and so may be very many behind it
+                except Refused as refused:
+                    await self.refuse(refused.status, bodiless=refused.bodiless)
+                    continue
+                if self._switch is not None:
+                    return self._switch
+                if self._ended and not self._occupied:
+                    if self._ahead:
+                        await self.refuse(400)  # it broke off
+                    return None
+                if self._ended or self._must_wait():
+                    await self._wait()
+                    continue
+                deadline = self._deadline()
+                if deadline <= trio.current_time():
+                    if line.idle_since is not None and self._head_since is None:
+                        return None
+                    await self.refuse(408)
+                    continue
+            try:
+                data = await self._receive(deadline)
+            except GONE:
+                return None
+            except Refused as refused:
+                await self.refuse(refused.status, bodiless=refused.bodiless)
+                continue
+            if data is None:
+                if line.closing and line.reading.cancelled_caught:
+                    return None
+            elif line.closing:
+                return None
+            elif self._body is not None:
+                await self.refuse(400)  # it broke off
+                return None
+            else:
+                self._ended = True
+                if self._open:
+                    self._tell_gone()
 
-
-def _told_apart(request: h11.Request) -> h11.Request:
-    method = told_apart(request.method)
-    if method == request.method:
-        return request
-    return h11.Request(method=method, headers=request.headers, target=request.target, http_version=request.http_version)
-
-
-class Http1(H11Protocol):
-    """HTTP/1.0 and 1.1."""
-
-    link: ConnectionLink
-    limits: Http1Limits
-
-    def attach(self, link: ConnectionLink, limits: Http1Limits) -> None:
-        self.link = link
-        self.limits = limits
-        self.dropping = False  # the reply is out, the rest of the request's body is on its way
-        self.drop_deadline = 0.0
-        self.head_since: float | None = None  # when the first byte of an unfinished head came
-        self._seen = b""  # of that head
-        self._bodiless = False  # the open request is a HEAD: its answer has no body, whatever it is
-        self._pace: BodyRate  # at which the body comes
-        self._dropped = 0
-        self._paused = False
-        self._recycled = trio.lowlevel.ParkingLot()
-
-    def take_over(self, requests: int, head_since: float | None) -> None:
-        """Go on with a connection that has had some requests and, maybe, the beginning of a head."""
-        self.keep_alive_requests = requests
-        self.head_since = head_since
+    async def _receive(self, deadline: float) -> bytes | None:
+        """Read until something is to be done that may take a wait: None; nothing at the end of the client."""
+        line = self._line
+        with trio.CancelScope(deadline=deadline) as line.reading:
+            while True:
+                # The rest of a body is often here already; the receive queue bounds how often there is no wait.
+                body = self._body
+                size = LARGE_READ if body is not None and body.left > MAX_READ else MAX_READ
+                data = await line.receive(size, body is not None and not self._dropping)
+                if not data:
+                    return b""
+                if line.closing or not self._take(bytes(data)):
+                    return None
+                self._bring_forward()
+        return None
 
     @property
-    def framed(self) -> bool:
-        """It is a WebSocket by now: what comes does not wait for the app, as bodies do."""
-        return isinstance(self.stream, WSStream)
+    def _occupied(self) -> bool:
+        return self._open or self._running
 
-    def read_deadline(self, now: float, idle_since: float | None, keep_alive: float) -> float:
+    def _take(self, data: bytes) -> bool:
+        """Deal with bytes as far as that needs no wait; say whether more can be read.
+
+        Raises:
+          Refused: for a malformed body or head.
+        """
+        if self._body is not None:
+            data = self._take_body(self._body, data)
+        if not data or (self._open and self._head.closes):  # what follows the last request is nobody's
+            return not self._must_wait()
+        self._ahead = self._ahead + data if self._ahead else data
+        if self._begin() and not self._occupied:
+            return not self._ahead  # it is answered already: the next one has its turn later
+        return self._switch is None and not self._must_wait()
+
+    def _take_body(self, body: Body, data: bytes) -> bytes:
+        """Hand on what belongs to the body; what follows it is returned."""
+        piece, rest = body.take(data)
+        self._withheld = False
+        self._pace.add(trio.current_time(), len(data) - len(rest))
+        if body.whole:
+            self._body = None
+        if not self._dropping:
+            if piece or body.whole:
+                self._receive_queue.add({"type": "http.request", "body": piece, "more_body": not body.whole})
+        elif body.whole:
+            self._recycle()
+        else:
+            self._dropped += len(piece)
+            if self._dropped > self._limits.drain_limit:
+                self._drop_deadline = -float("inf")
+        return rest
+
+    def _must_wait(self) -> bool:
+        if self._body is not None and self._receive_queue.full:
+            return True
+        return len(self._ahead) > MAX_AHEAD and self._occupied
+
+    async def _wait(self) -> None:
+        """Until the app took a part of the body, or took the next request."""
+        if self._body is not None and self._receive_queue.full:
+            await self._receive_queue.room()
+            self._pace.excuse(trio.current_time())
+        else:
+            await self._reader_waits.park()
+
+    def _deadline(self) -> float:
         """Until when the next bytes of the client must be here."""
-        if self.connection.their_state is _SEND_BODY:
+        if self._body is not None:
             deadline = self._pace.deadline
-            return min(deadline, self.drop_deadline) if self.dropping else deadline
-        if isinstance(self.stream, WSStream):
-            return now + PONG_TIME
-        if self.head_since is not None:
-            return self.head_since + self.limits.header_timeout
-        return float("inf") if idle_since is None else idle_since + keep_alive
+            return min(deadline, self._drop_deadline) if self._dropping else deadline
+        if self._head_since is not None:
+            return self._head_since + self._limits.header_timeout
+        since = self._line.idle_since
+        return float("inf") if since is None else since + self._limits.keep_alive
+
+    def _bring_forward(self) -> None:
+        deadline = self._deadline()
+        if deadline < self._line.reading.deadline:
+            self._line.reading.deadline = deadline
+
+    def _begin(self) -> bool:
+        """Begin the next request, if none is open and its head is here; say whether that was so.
+
+        Raises:
+          Refused: if it is malformed.
+        """
+        if not self._ahead or self._occupied:
+            return False
+        ahead = self._ahead = self._ahead.lstrip(_EMPTY_LINES)
+        if not ahead:
+            return False
+        end = _END_OF_HEAD.search(ahead)
+        if end is None or end.start() > self._limits.max_head:
+            if ahead[0] <= 0x20:
+                raise Refused(400)
+            if len(ahead) > self._limits.max_head:
+                raise Refused(431)
+            if self._head_since is None:
+                self._head_since = trio.current_time()
+            return False
+        raw = ahead[: end.start()].removesuffix(b"\r")
+        if raw == PREFACE and not self._requests:
+            self._switch = Switch(None, ahead)
+            return False
+        head, rest = read_head(raw), ahead[end.end() :]
+        self._head_since = None
+        if head.websocket:
+            self._switch = Switch(head, rest)
+            return False
+        body = ChunkedBody(self._limits.max_head) if head.chunked else SizedBody(head.length)
+        piece, self._ahead = body.take(rest)
+        self._requests += 1
+        self._open = True
+        self._line.idle_since = None
+        self._head = head
+        self._body = None if body.whole else body
+        self._dropping = False
+        self._dropped = 0
+        self._reply = ResponseWriter(head)
+        answer = self._answer_now(head, piece) if body.whole and self._answer_now is not None else None
+        if answer is None:
+            self._start_app(head, piece)
+        elif isinstance(answer, Pending):
+            self._pending = answer
+            answer.leave_to(self._write_reply)
+        else:
+            self._write_reply(answer)
+        if self._ended and self._open:
+            if self._body is not None:
+                raise Refused(400)  # it broke off
+            self._tell_gone()
+        return True
+
+    def _start_app(self, head: RequestHead, piece: bytes) -> None:
+        """Give the open request to the app's task."""
+        path, _, query = head.target.partition(b"?")
+        text = path.decode("ascii")
+        self._withheld = head.expects and self._body is not None and not piece
+        self._receive_queue = ReceiveQueue(self._ask_for_body if self._withheld else _nothing)
+        self._scope = {
+            "type": "http",
+            "http_version": head.version,
+            "asgi": {"spec_version": "2.1", "version": "3.0"},
+            "method": head.method,
+            "scheme": self._scheme,
+            "path": unquote(text) if "%" in text else text,
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": list(head.headers),
+            "client": self._client,
+            "server": self._server,
+            "state": {},
+            "extensions": {EXTENSION: self._receive_queue},
+        }
+        if self._body is not None:
+            self._pace = BodyRate(trio.current_time(), self._limits.header_timeout)
+        if piece or self._body is None:
+            self._receive_queue.add({"type": "http.request", "body": piece, "more_body": self._body is not None})
+        self._running = True
+        if self._has_task:
+            self._app_waits.unpark()
+        else:
+            self._has_task = True
+            self._nursery.start_soon(self._serve)
+
+    async def _ask_for_body(self) -> None:
+        """The app waits for a body: now the client may send it."""
+        if self._withheld and not self._reply.started:
+            self._withheld = False
+            await self._line.write(b"HTTP/1.1 100 \r\n\r\n")
+
+    def _tell_gone(self) -> None:
+        """The client of the open request has gone."""
+        self._receive_queue.add({"type": "http.disconnect"})
+        if self._pending is not None:
+            self._pending.client_has_gone()
 
     async def handle(self, event: Event) -> None:
-        if isinstance(event, RawData):
-            data = event.data
-            connection = self.connection
-            if data and connection.their_state in _BETWEEN:
-                if not connection.trailing_data[0]:
-                    data = data.lstrip(EMPTY_LINES)
-                    if not data:
-                        return
-                if connection.their_state is h11.IDLE:
-                    data = self._mended(data)
-                    connection = self.connection
-            elif data and connection.their_state in _OVER:
-                return
-            while self._paused and len(connection.trailing_data[0]) > MAX_AHEAD and self.stream is not None:
-                await self._recycled.park()
-            connection.receive_data(data)
-            await self._handle_events()
-        else:
-            await super().handle(event)
-            self._recycled.unpark_all()
+        """The connection's word that it is closed (``Closed``)."""
+        if self._open and isinstance(event, Closed):
+            self._tell_gone()
+        self._reader_waits.unpark_all()
 
-    def _in_ascii(self, data: bytes) -> bytes:
-        """The bytes of a head, with all of its target percent-encoded that h11 refuses though it is clear."""
-        if data.isascii() or b"\n" in self._seen:
-            return data
-        line, newline, rest = data.partition(b"\n")
-        method, space, target = (b"", b"", line) if b" " in self._seen else line.partition(b" ")
-        return method + space + _NOT_ASCII.sub(lambda byte: b"%%%02X" % byte[0][0], target) + newline + rest
+    async def refuse(self, status: int, *, bodiless: bool = False) -> None:
+        """Answer what is malformed, came too slowly or broke off, unless an answer is on its way; then close."""
+        reply = self._reply if self._open else ResponseWriter(_NOBODY["HEAD" if bodiless else "GET"])
+        self._refused = True
+        if not reply.started:
+            body = b'{"detail":"%b"}' % HTTPStatus(status).phrase.encode()
+            reply.start(status, [_JSON, (b"content-length", b"%d" % len(body)), _CLOSE], last=False)
+            await self._line.write(*reply.body(body, False))
+        elif reply.waiting is not None:
+            await self._line.write(reply.waiting)
+        await self._line.protocol_send(Closed())
 
-    def _mended(self, data: bytes) -> bytes:
-        """Bytes of a head as h11 will take them. If they end it without a Host, a new one gets all of the head, with
-        an empty Host: h11 insists, we don't."""
-        data = self._in_ascii(data)
-        head = self._seen + data
-        end = _END_OF_HEAD.search(head)
-        if end is None or _HOST.search(head, 0, end.end()) is not None:
-            return data
-        self._begin_anew()
-        place = end.start(1)
-        return head[:place] + b"host: \r\n" + head[place:]
+    # Replies in one call.
 
-    def _begin_anew(self) -> None:
-        """With a parser that has seen nothing."""
-        self.connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
-
-    async def proceed(self) -> None:
-        """Go on with what was read ahead."""
-        await self._handle_events()
-
-    async def _handle_events(self) -> None:
-        while True:
-            if self.connection.their_state in _OVER and self.connection.trailing_data[0]:
-                return  # the last request is whole: h11 would take what follows for a fault of it
-            try:
-                event = self.connection.next_event()
-                if isinstance(event, h11.Request):
-                    self._bodiless = event.method == b"HEAD"
-                    self._refuse_tricks(event)
-            except h11.RemoteProtocolError as error:
-                await self.refuse(error.error_status_hint)
-                return
-            if isinstance(event, h11.Request):
-                self._seen, self.head_since = b"", None
-                self._pace = BodyRate(trio.current_time(), self.limits.header_timeout)
-                await self.send(Updated(idle=False))
-                await self._check_protocol(event)
-                await self._create_stream(_told_apart(event))
-                tame(self.stream)
-            elif isinstance(event, h11.Data):
-                await self._take_body(event.data)
-            elif isinstance(event, h11.EndOfMessage):
-                if self.dropping:
-                    self.dropping = False
-                    await self._recycle()
-                elif self.stream is not None:
-                    await self.stream.handle(EndBody(stream_id=STREAM_ID))
-            elif isinstance(event, Data):  # WebSocket
-                stream = self.stream
-                if stream is None:
-                    return
-                with self.link.corked():
-                    await stream.handle(event)
-                await self.link.flush()
-                if self.stream is stream and (stream.closed or is_overfull(stream)):  # ended by Hypercorn,
-                    if stream.app_put is not None:  # which does not tell the app
-                        await stream.app_put({"type": "websocket.disconnect", "code": 1006})
-                    await self.send(Closed())
-                    return
-            elif event is h11.PAUSED:
-                self._paused = True
-                return
-            else:  # nothing more here, or the client's end
-                if self.connection.their_state is h11.IDLE:
-                    self._await_head()
-                return
-
-    def _await_head(self) -> None:
-        """Between requests; the bytes that are left, if any, begin a head."""
-        self._seen = self.connection.trailing_data[0]
-        if not self._seen:
-            self.head_since = None
-        elif self.head_since is None:
-            self.head_since = trio.current_time()
-
-    def _refuse_tricks(self, request: h11.Request) -> None:
-        names = [name for name, _ in request.headers if name in (b"content-length", b"transfer-encoding")]
-        if len(names) > 1:  # RFC 9112 6.1: an attempt at smuggling
-            raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding together", error_status_hint=400)
-        if b"transfer-encoding" in names and request.http_version < b"1.1":  # the same
-            raise h11.RemoteProtocolError("Transfer-Encoding before HTTP/1.1", error_status_hint=400)
-        if any(name in LISTS and not value.isascii() for name, value in request.headers):
-            raise h11.RemoteProtocolError("a list of tokens that are none", error_status_hint=400)
-        if not request.http_version.startswith(b"1.") and (request.method, request.http_version) != (b"PRI", b"2.0"):
-            raise h11.RemoteProtocolError("an unknown version of HTTP", error_status_hint=400)
-        if request.method == b"PRI" and self.keep_alive_requests:
-            raise h11.RemoteProtocolError("HTTP/2 begins with the connection", error_status_hint=400)
-
-    async def _take_body(self, data: bytes) -> None:
-        self._pace.add(trio.current_time(), len(data))
-        if not self.dropping:
-            if self.stream is not None:
-                await self.stream.handle(Body(stream_id=STREAM_ID, data=data))
-                self._pace.excuse(trio.current_time())
-            if not self.dropping:
-                return
-        self._dropped += len(data)
-        if self._dropped > self.limits.drain_limit:
-            self.dropping = False
-            await self.send(Closed())
-
-    async def refuse(self, status: int) -> None:
-        """Answer what can't be understood or came too slowly, unless an answer is on its way; then close."""
-        if self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            body = b'{"detail":"%s"}' % _REASONS[status]
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % len(body)),
-                (b"connection", b"close"),
-                *self.config.response_headers("h11"),
-            ]
-            with self.link.corked():
-                await self._send_h11_event(h11.Response(status_code=status, headers=headers, reason=_REASONS[status]))
-                if not self._bodiless:
-                    await self._send_h11_event(h11.Data(data=body))
-                await self._send_h11_event(h11.EndOfMessage())
-        await self.send(Closed())
-
-    async def want_body(self) -> None:
-        """The app waits for a body: now the client may send it."""
-        if self.connection.they_are_waiting_for_100_continue:
-            await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
-
-    def _can_drop_rest(self) -> bool:
-        return (
-            self.connection.their_state is _SEND_BODY
-            and not self.connection.they_are_waiting_for_100_continue
-            and self._expected <= self.limits.drain_limit
-        )
-
-    async def stream_send(self, event: StreamEvent) -> None:
-        if not isinstance(event, Response) or event.status_code < 200:
-            await super().stream_send(event)
+    def _write_reply(self, answer: Reply) -> None:
+        """Write a whole reply: at once what the kernel takes, the rest by a task."""
+        self._pending = None
+        if self._line.closing or self._refused:
             return
-        headers = [*event.headers, *self.config.response_headers("h11")]
-        if self._will_close():
-            headers.append((b"connection", b"close"))
-        reason = _REASONS.get(event.status_code, b"")
-        await self._send_h11_event(h11.Response(status_code=event.status_code, headers=headers, reason=reason))
-
-    def _will_close(self) -> bool:
-        return self.connection.their_state is _SEND_BODY and not self._can_drop_rest()
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        self._expected = 0  # bytes of body that the head announces
-        for name, value in event.headers:
-            if name == b"content-length":
-                self._expected = int(value)
-        if event.method == b"PRI" and event.target == b"*" and event.http_version == b"2.0":
-            raise H2ProtocolAssumedError(b"PRI * HTTP/2.0\r\n\r\n" + self.connection.trailing_data[0])
-
-    async def _maybe_recycle(self) -> None:
-        await self._close_stream()
-        connection = self.connection
-        if connection.our_state is h11.DONE and not self.context.terminated.is_set():
-            if connection.their_state is h11.DONE:
-                await self._recycle()
-                return
-            if self._can_drop_rest():
-                self.dropping = True
-                self._dropped = 0
-                self.drop_deadline = trio.current_time() + DRAIN_TIME
-                self.link.wake()  # the reader takes its deadline anew
-                return
-        self._recycled.unpark_all()
-        await self.send(Closed())
-
-    async def _recycle(self) -> None:
-        ahead, ended = self.connection.trailing_data
-        self._bodiless = False
-        if ahead:  # it came before a head was expected, so it is not mended yet
-            self._begin_anew()
-            if ahead := ahead.lstrip(EMPTY_LINES):
-                ahead = self._mended(ahead)
-                self.connection.receive_data(ahead)
-            if ended:
-                self.connection.receive_data(b"")
+        reply = self._reply
+        reply.start(answer.status, answer.headers, last=False)
+        out = self._line.write_now(*reply.body(answer.body, False))
+        if out and reply.keeps and not self._limits.ending:
+            self._recycle()
+            if self._ahead:
+                self._wake_reader()
         else:
-            self.connection.start_next_cycle()
-        await self.send(Updated(idle=True))
-        if self._paused:
-            self._paused = False
-            self._recycled.unpark_all()
-            self.link.wake()
+            self._nursery.start_soon(self._finish_reply)
+
+    async def _finish_reply(self) -> None:
+        await self._line.write()
+        await self._end_reply()
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        """Have the reader begin what is ahead, wherever it waits."""
+        self._reader_waits.unpark_all()
+        if not self._line.closing:
+            self._line.reading.cancel()
+
+    # The app and its replies, all in the app's task.
+
+    async def _serve(self) -> None:
+        """Call the app for one request after the other."""
+        while True:
+            while not self._running:
+                if self._over:
+                    return
+                await self._app_waits.park()
+            receive_queue = self._receive_queue
+            try:
+                await self._app(self._scope, receive_queue.receive, self._send)
+            except Exception:
+                log.exception("the app failed")
+            receive_queue.abandon()
+            if not self._reply.whole and not self._line.closing:
+                await self._fail()
+            self._running = False
+            self._reader_waits.unpark_all()
+            if self._ahead and not self._line.closing:
+                self._line.reading.cancel()  # the reader begins the next one
+
+    async def _fail(self) -> None:
+        """The app left without a whole reply; a client that has gone is told nothing."""
+        reply = self._reply
+        if not reply.started and not self._ended:
+            reply.start(500, ((b"content-length", b"0"), _CLOSE), last=self._is_last())
+        reply.whole = True
+        if reply.waiting is not None:
+            await self._line.write(reply.waiting)
+        await self._line.protocol_send(Closed())
+
+    async def _send(self, message: Message) -> None:
+        if self._line.closing or self._refused:
+            await trio.lowlevel.checkpoint()  # the client is gone; for an app that sends on and on
+            return
+        kind, reply = message["type"], self._reply
+        if kind == "http.response.start" and not reply.started:
+            reply.start(int(message["status"]), message.get("headers", ()), last=self._is_last())
+            return
+        if kind != "http.response.body" or not reply.started or reply.whole:
+            raise RuntimeError(f"{kind} is not what comes next")
+        more = message.get("more_body", False)
+        pieces = reply.body(message.get("body", b""), more)
+        if not more:
+            self._receive_queue.abandon()
+        if pieces:
+            await self._line.write(*pieces)
+        if more:
+            await trio.lowlevel.checkpoint()  # for an app that sends on and on to a client that keeps up
+        else:
+            await self._end_reply()
+
+    def _is_last(self) -> bool:
+        """Whether the rest of the body is more than what is read to keep the connection, or was never asked for."""
+        return self._body is not None and (self._withheld or self._head.length > self._limits.drain_limit)
+
+    async def _end_reply(self) -> None:
+        """The reply is out: the next request, or the rest of the body, or the end."""
+        self._receive_queue.add({"type": "http.disconnect"})
+        if self._line.closing:
+            return
+        if not self._reply.keeps or self._limits.ending or self._is_last():
+            await self._line.protocol_send(Closed())
+        elif self._body is not None:
+            self._dropping = True
+            self._drop_deadline = trio.current_time() + DRAIN_TIME
+            self._bring_forward()
+        else:
+            self._recycle()
+
+    def _recycle(self) -> None:
+        self._open = False
+        self._line.idle_since = trio.current_time()
+        self._bring_forward()

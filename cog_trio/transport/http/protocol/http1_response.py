@@ -1,4 +1,4 @@
-"""One reply of the lane: from ASGI's messages to the pieces that are written. No I/O.
+"""One HTTP/1 reply: from ASGI's messages to the pieces that are written. No I/O.
 
 The head is made when it is told and waits for the first body. How a body is framed, and when the connection has to
 close after it, follows h11, down to the spelling.
@@ -40,6 +40,7 @@ class ResponseWriter:
           ValueError, RuntimeError: if a header can't be sent; nothing has begun then.
         """
         request, keeps = self._request, self._keeps
+        bodiless = request.method == "HEAD" or status in (204, 304)
         headers = [*given, (b"date", clock.date())]
         length = None
         for name, value in headers:
@@ -55,12 +56,16 @@ class ResponseWriter:
         chunked = length is None and status not in (204, 304) and request.version != "1.0"
         if chunked:
             headers.append((b"Transfer-Encoding", b"chunked"))
-        if request.closes:
+        endless = length is None and not chunked and not bodiless  # only the end of the connection ends it
+        if request.closes or endless:
+            keeps = False
             headers = [header for header in headers if header[0] != b"connection"]
             headers.append((b"Connection", b"close"))
+        elif request.version == "1.0" and keeps:
+            headers.append((b"Connection", b"keep-alive"))
         self.waiting = render(status, headers)
         self._keeps = keeps
-        self._bodiless = request.method == "HEAD" or status in (204, 304)
+        self._bodiless = bodiless
         self._chunked = chunked and not self._bodiless
         self._owed = 0 if self._bodiless else length
         self.started = True

@@ -21,9 +21,12 @@ from hypercorn.events import Closed, Event
 from hypercorn.protocol.events import Body, Data, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.ws_stream import WSStream
 
-from cog_trio.transport.http.protocol.body_rate import BodyRate
-from cog_trio.transport.http.protocol.http1 import LISTS, ConnectionLink, Http1Limits, tame, told_apart
+from cog_trio.transport.http.protocol.http1 import Http1Limits
+from cog_trio.transport.http.protocol.http1_body import BodyRate
+from cog_trio.transport.http.protocol.http1_head import LISTS
+from cog_trio.transport.http.protocol.websocket import WebSocketStream
 
 # Bytes that a client may send ahead, of a stream and in all; what is not read waits in the kernel.
 WINDOW: Final = 2**20
@@ -42,7 +45,7 @@ class Http2(H2Protocol):
     limits: Http1Limits
     framed = True  # a read may hold very many messages, none of which waits for the app
 
-    def attach(self, link: ConnectionLink, limits: Http1Limits) -> None:
+    def attach(self, limits: Http1Limits) -> None:
         self.limits = limits
         self._writing: dict[int, trio.CancelScope] = {}  # by stream: its deadline moves with each piece that leaves
         self._bodies: dict[int, BodyRate] = {}  # by stream whose request is not whole
@@ -58,12 +61,6 @@ class Http2(H2Protocol):
         if self._bodies:
             return min(pace.deadline for pace in self._bodies.values())
         return float("inf") if idle_since is None else idle_since + keep_alive
-
-    async def want_body(self) -> None:
-        """HTTP/2 has flow control for that."""
-
-    async def proceed(self) -> None:
-        """Nothing is ever read ahead."""
 
     async def refuse(self, status: int) -> None:
         """Something came too slowly: end the streams whose bodies stall."""
@@ -102,11 +99,11 @@ class Http2(H2Protocol):
             else:
                 if isinstance(event, h2.events.RequestReceived):
                     event.headers = [
-                        (name, told_apart(value) if name == b":method" else value) for name, value in event.headers
+                        (name, _told_apart(value) if name == b":method" else value) for name, value in event.headers
                     ]
                 await super()._handle_events([event])
                 if isinstance(event, h2.events.RequestReceived):
-                    tame(self.streams.get(event.stream_id))
+                    _bound(self.streams.get(event.stream_id))
                 elif isinstance(event, h2.events.DataReceived) and event.stream_id in self._bodies:
                     self._bodies[event.stream_id].excuse(trio.current_time())
         await self._flush()
@@ -147,6 +144,20 @@ class Http2(H2Protocol):
         await self._close_stream(stream_id)
         await self._window_updated(stream_id)  # whose task finds that it is closed, and takes it off its lists
         await self._flush()
+
+
+def _told_apart(method: bytes) -> bytes:
+    """A method in lower case so that it stays another one: Hypercorn would take it for that in upper case, and a
+    ``head`` would get a length without a body."""
+    return method if method == method.upper() else b"*" + method
+
+
+def _bound(stream: object) -> None:
+    """Make a WebSocket ours: Hypercorn creates its streams by name."""
+    if isinstance(stream, WSStream):
+        stream.__class__ = WebSocketStream
+        assert isinstance(stream, WebSocketStream)
+        stream.bound()
 
 
 def _is_understood(request: Any) -> bool:

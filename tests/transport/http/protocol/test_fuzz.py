@@ -10,11 +10,9 @@ import trio.testing
 
 from cog_trio.config.settings import Settings
 from cog_trio.transport.http.protocol.server_state import ServerState
-from tests.transport.http.support import InstantService, app_of, connect_to, protocols, request
+from tests.transport.http.support import InstantService, app_of, connect_to, request
 
 pytestmark = pytest.mark.exhaustive
-
-__all__ = ["protocols"]
 
 SEED = 20261129
 COUNT = 1000
@@ -60,7 +58,6 @@ def mutate(rng: random.Random) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.usefixtures("protocols")
 @pytest.mark.parametrize("part", range(4))
 async def test_the_server_lives_through_mutated_inputs(
     part: int, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
-from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.protocol.ws_stream import WSStream
 
-from cog_trio.transport.http.protocol.http1 import Http1
 from cog_trio.transport.http.protocol.http2 import Http2
+from cog_trio.transport.http.protocol.websocket import WebSocketStream
 
 MADE_WITH = [
     "self",
@@ -27,21 +26,21 @@ MADE_WITH = [
     "send",
 ]
 OVERRIDDEN = {
-    Http1: ["handle", "_handle_events", "stream_send", "_check_protocol", "_maybe_recycle"],
+    WebSocketStream: ["_handle_events", "_send_error_response"],
     Http2: ["_handle_events", "stream_send", "_send_data", "_close_stream"],
 }
 USED = {
-    H11Protocol: ["_create_stream", "_send_h11_event", "_close_stream"],
     H2Protocol: ["_flush", "initiate"],
     StreamBuffer: ["close"],
     HTTPStream: ["handle", "app_send"],
-    WSStream: ["handle", "app_send"],
+    WSStream: ["handle", "app_send", "_send_wsproto_event"],
 }
 
 
-@pytest.mark.parametrize("kind", [H11Protocol, H2Protocol])
-def test_protocols_are_made_as_we_make_them(kind: type[Any]) -> None:
-    assert list(inspect.signature(kind.__init__).parameters) == MADE_WITH
+def test_protocols_are_made_as_we_make_them() -> None:
+    assert list(inspect.signature(H2Protocol.__init__).parameters) == MADE_WITH
+    stream = [*(name for name in MADE_WITH if name != "connection_state"), "stream_id"]
+    assert list(inspect.signature(WSStream.__init__).parameters) == stream
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OVERRIDDEN.items() for name in names])

@@ -14,13 +14,11 @@ import trio.testing
 from cog_trio.config.settings import Settings
 from cog_trio.transport.http.protocol.listeners import open_listeners
 from tests.transport.http.protocol.test_connection import echo, hello
-from tests.transport.http.support import InstantService, app_of, connect, protocols
+from tests.transport.http.support import InstantService, app_of, connect
 
-__all__ = ["protocols"]
 MAX_BACKLOG_AT = 28  # where tcp_info of a listening socket has the bound of its queue
 
 
-@pytest.mark.usefixtures("protocols")
 async def test_timeout_keep_alive_and_header_timeout(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -47,7 +45,6 @@ async def test_backlog() -> None:
         listener.socket.close()
 
 
-@pytest.mark.usefixtures("protocols")
 async def test_each_request_is_one_line_of_the_log_and_none_without_the_access_log(
     nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:

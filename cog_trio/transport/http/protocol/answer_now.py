@@ -1,0 +1,55 @@
+"""Answers in the step that reads a request: what an app may offer beside its ASGI interface.
+
+An ASGI app costs a turn of its task for each request. Requests that need no wait can be answered before that, by one
+call, and those that wait for one thing only by one call later. The app decides for each request, and what it leaves is
+served as ever. So both ways have to be one code in the app, of which this is the first branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from cog_trio.transport.http.protocol.http1_head import RequestHead
+
+
+class Reply(NamedTuple):
+    """A whole reply, to be written by one call."""
+
+    status: int
+    headers: Iterable[tuple[bytes, bytes]]
+    body: bytes
+
+
+class Pending:
+    """A reply that comes later.
+
+    The app returns it from ``answer_now``, and calls ``reply`` once, from whichever task. ``gone`` is called, at most
+    once, if the client leaves before; it must not reply.
+    """
+
+    def __init__(self, gone: Callable[[], None]) -> None:
+        self._gone: Callable[[], None] | None = gone
+        self._write: Callable[[Reply], None] | None = None
+
+    def reply(self, reply: Reply) -> None:
+        """Write the reply: at once what the kernel takes, the rest by a task. Nothing if the connection is closed."""
+        write, self._write, self._gone = self._write, None, None
+        if write is not None:
+            write(reply)
+
+    def leave_to(self, write: Callable[[Reply], None]) -> None:
+        """Have ``write`` called with the reply; the connection does that."""
+        self._write = write
+
+    def client_has_gone(self) -> None:
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
+
+
+AnswerNow: TypeAlias = "Callable[[RequestHead, bytes], Reply | Pending | None]"
+"""What an app may offer beside its ASGI interface: the answer to a request whose body is whole, in one step.
+
+It must not wait. ``None``: the request goes to the ASGI app; nothing must have happened until then.
+"""
