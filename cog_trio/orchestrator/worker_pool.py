@@ -198,6 +198,11 @@ class WorkerPool:
 
     # What is asked of them.
 
+    @property
+    def has_check(self) -> bool:
+        """A user's health check can be asked for."""
+        return any(handle.has_check for handle in self._workers)
+
     async def check(self) -> dict[int, str]:
         """Why the user's health check did not pass, by the number of the worker; all are asked at once (W28: if
         there is one).

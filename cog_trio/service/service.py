@@ -125,7 +125,7 @@ class PredictionService(PythonAPI):
         """The model is imported, and its inputs can be checked; setup may go on."""
         return self._worker_pool.described
 
-    def check_input(self, input: bytes, mode: Mode = Mode.PREDICT) -> None:
+    def validate_input(self, input: bytes, mode: Mode = Mode.PREDICT) -> None:
         """Check an input as ``create`` would, before the model is ready too; an input of which nothing is known passes.
 
         Raises:
@@ -141,6 +141,11 @@ class PredictionService(PythonAPI):
     def serves(self, mode: Mode) -> bool:
         """Whether the model has a callable of this kind, as far as its references tell."""
         return mode in self._worker_pool.modes
+
+    @property
+    def has_health_check(self) -> bool:
+        """The model has a health check of its own that can be asked for; without one ``health`` says it all."""
+        return self._worker_pool.has_check
 
     def health(self) -> HealthSnapshot:
         """Health without the user's check; answers at once, whatever the model does."""

@@ -119,7 +119,7 @@ class _LocalRun:
             _input, InputParser.of(document, run_options.mode), run_options, abandon_on_cancel=True
         )
         try:
-            service.check_input(input, mode)
+            service.validate_input(input, mode)
         except cog_trio.InvalidInput as invalid:
             for fault in invalid.faults:
                 name = _input_name(fault["loc"])

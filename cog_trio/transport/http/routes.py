@@ -35,6 +35,7 @@ from cog_trio.transport.http.api.router import (
     Handler,
     Headers,
     HttpRequest,
+    Large,
     Receive,
     Resource,
     Response,
@@ -73,21 +74,28 @@ def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *,
 
     routes = Routes(
         fixed={
-            b"/": Resource(GET=handlers.discover),
-            b"/health-check": Resource(GET=handlers.health_check, open=True),
-            b"/livez": Resource(GET=handlers.livez, open=True),
-            b"/readyz": Resource(GET=handlers.readyz, open=True),
+            b"/": Resource(now={"GET": handlers.discover}),
+            b"/health-check": Resource(now={"GET": handlers.health_check_now}, GET=handlers.health_check, open=True),
+            b"/livez": Resource(now={"GET": handlers.livez}, open=True),
+            b"/readyz": Resource(now={"GET": handlers.readyz_now}, GET=handlers.readyz, open=True),
             b"/metrics": Resource(GET=_metrics_route(metrics)),
-            b"/openapi.json": Resource(GET=handlers.openapi),
-            b"/shutdown": Resource(POST=handlers.shutdown),
+            b"/openapi.json": Resource(now={"GET": handlers.openapi}),
+            b"/shutdown": Resource(now={"POST": handlers.shutdown}),
             **{family.path.encode(): Resource(POST=partial(handlers.create, family)) for family in FAMILIES},
         },
         with_id={
             (family.path[1:].encode(), last): resource
             for family in FAMILIES
             for last, resource in (
-                (None, Resource(GET=partial(handlers.read, family), PUT=partial(handlers.put, family))),
-                (b"cancel", Resource(POST=handlers.cancel)),
+                (
+                    None,
+                    Resource(
+                        now={"GET": handlers.read_now},
+                        GET=partial(handlers.read, family),
+                        PUT=partial(handlers.put, family),
+                    ),
+                ),
+                (b"cancel", Resource(now={"POST": handlers.cancel})),
             )
         },
         websocket=b"/predictions/ws",
@@ -104,14 +112,14 @@ def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *,
 
 
 class Handlers:
-    """One method a route."""
+    """One method a route, or two: ``..._now`` answers what needs no wait, the coroutine does the rest."""
 
     def __init__(self, service: ServiceInterface, settings: Settings) -> None:
         self._service = service
         self._body_limit = settings.body_limit
         self._root = settings.root_path
 
-    async def discover(self, request: HttpRequest) -> Response:
+    def discover(self, request: HttpRequest) -> Response:
         versions = self._service.health().versions
         version = versions.get("python_sdk") or versions["coglet"]
         urls = dict(_URLS)
@@ -122,46 +130,60 @@ class Handlers:
             200, bodies.encode({"cog_version": version, **{name: self._root + url for name, url in urls.items()}})
         )
 
-    async def health_check(self, request: HttpRequest) -> Response:
-        return Response(200, (await self._service.check_health()).json())
+    def health_check_now(self, request: HttpRequest) -> Response | None:
+        return None if self._service.has_health_check else _health(self._service.health())
 
-    async def livez(self, request: HttpRequest) -> Response:
+    async def health_check(self, request: HttpRequest) -> Response:
+        return _health(await self._service.check_health())
+
+    def livez(self, request: HttpRequest) -> Response:
         """Whether a new process could help: the worker is gone for good. Nobody is asked, so nothing can hold it up."""
         return _probe(self._service.health(), lambda health: health.status != DEFUNCT)
 
-    async def readyz(self, request: HttpRequest) -> Response:
-        """Whether requests should be sent here. A server that is busy stays: it answers polls and cancels, and creates
-        by 409 or its queue; without it a service of one pod would have no address at all."""
-        health = await self._service.check_health()
-        return _probe(health, lambda health: health.status in SERVING and not health.draining)
+    def readyz_now(self, request: HttpRequest) -> Response | None:
+        return None if self._service.has_health_check else _readiness(self._service.health())
 
-    async def openapi(self, request: HttpRequest) -> Response:
+    async def readyz(self, request: HttpRequest) -> Response:
+        return _readiness(await self._service.check_health())
+
+    def openapi(self, request: HttpRequest) -> Response:
         schema = self._service.schema
         return _NO_SCHEMA if schema is None else Response(200, schema)
 
-    async def shutdown(self, request: HttpRequest) -> Response:
+    def shutdown(self, request: HttpRequest) -> Response:
         self._service.shutdown()
         return _EMPTY
 
-    async def cancel(self, request: HttpRequest) -> Response:
+    def cancel(self, request: HttpRequest) -> Response:
         """Cancel what runs. What has ended and can still be read needs no cancel, so that one can be repeated."""
         found = self._service.cancel(request.id) or self._service.get(request.id) is not None
         return _EMPTY if found else _UNKNOWN_ID
 
+    def read_now(self, request: HttpRequest) -> Response | None:
+        """The state of a prediction; None for a stream, a wait, and a state too large for one piece."""
+        if request.method == "GET" and wants_stream(request.headers.get(b"accept", b"")):
+            return None
+        prediction = self._service.get(request.id)
+        if prediction is None:
+            return NOT_FOUND
+        wait = preference(request.headers.get(b"prefer", b"")).wait
+        if wait and not prediction.terminal:
+            return None
+        state = _state(prediction, wait)
+        return state if isinstance(state, Response) else None
+
     async def read(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
+        """What ``read_now`` leaves."""
         prediction = self._service.get(request.id)
         if request.method == "GET" and wants_stream(request.headers.get(b"accept", b"")):
             return self._join(family, request, prediction)
         if prediction is None:
             return NOT_FOUND
         wait = preference(request.headers.get(b"prefer", b"")).wait
-        applied: Headers = ()
-        if wait is not None:
-            applied = ((b"preference-applied", b"wait=%d" % wait),)
-            if wait > 0 and not prediction.terminal:
-                with trio.move_on_after(wait):
-                    await _finish_or_leave(request, prediction)
-        return shown(200, prediction.pieces(with_input=True), (_VARY, *applied))
+        if wait:
+            with trio.move_on_after(wait):
+                await _finish_or_leave(request, prediction)
+        return _state(prediction, wait)
 
     async def create(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
         if not self._service.serves(family.mode):
@@ -286,6 +308,21 @@ def _metrics_route(metrics: Metrics) -> Handler:
         return Text(await metrics.scrape(), 200, _METRICS_HEADERS)
 
     return answer
+
+
+def _health(health: HealthSnapshot) -> Response:
+    return Response(200, health.json())
+
+
+def _readiness(health: HealthSnapshot) -> Response:
+    """Whether requests should be sent here. A server that is busy stays: it answers polls and cancels, and creates by
+    409 or its queue; without it a service of one pod would have no address at all."""
+    return _probe(health, lambda health: health.status in SERVING and not health.draining)
+
+
+def _state(prediction: Prediction, wait: int | None) -> Response | Large:
+    applied: Headers = () if wait is None else ((b"preference-applied", b"wait=%d" % wait),)
+    return shown(200, prediction.pieces(with_input=True), (_VARY, *applied))
 
 
 def _probe(health: HealthSnapshot, good: Callable[[HealthSnapshot], bool]) -> Response:

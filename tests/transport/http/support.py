@@ -138,6 +138,10 @@ class FakeService:
         versions = {"coglet": "0.23.1+trio.0.1.0", "cog_trio": "0.1.0", "python_sdk": "0.23.1", "python": "3.11"}
         return HealthSnapshot(status="READY", setup=None, versions=versions, draining=self.draining)
 
+    @property
+    def has_health_check(self) -> bool:
+        return False
+
     async def check_health(self) -> HealthSnapshot:
         return self.health()
 

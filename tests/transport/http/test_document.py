@@ -118,11 +118,11 @@ def _routes() -> Any:
 def _routed() -> dict[tuple[str, str], bool]:
     """Every operation of the router, and whether it is open to all."""
     routes = _routes()
-    found = {(method, path.decode()): one.open for path, one in routes.fixed.items() for method in one.methods}
+    found = {(method, path.decode()): one.open for path, one in routes.fixed.items() for method in one.allowed}
     for (first, last), one in routes.with_id.items():
         family = first.decode()
         path = f"/{family}/{{{family.removesuffix('s')}_id}}" + ("" if last is None else f"/{last.decode()}")
-        found |= {(method, path): one.open for method in one.methods}
+        found |= {(method, path): one.open for method in one.allowed}
     found["GET", routes.websocket.decode()] = found["HEAD", routes.websocket.decode()] = False
     return found
 

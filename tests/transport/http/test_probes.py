@@ -33,6 +33,10 @@ class Shown(FakeService):
     def health(self) -> HealthSnapshot:
         return dataclasses.replace(super().health(), status=self.status)
 
+    @property
+    def has_health_check(self) -> bool:
+        return True
+
     async def check_health(self) -> HealthSnapshot:
         self.checks += 1
         return self.health()

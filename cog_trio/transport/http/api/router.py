@@ -1,8 +1,12 @@
-"""A small router over ASGI: from a raw path and a method to a handler, from its ``Response`` to one message.
+"""A small router: from a raw path and a method to a handler, and from its ``Response`` to what is sent.
 
 The path is split before it is percent-decoded, so that an id may hold slashes; the names of routes are taken as they
 stand. Every reply is JSON, one bytes body with its length. What a route has to know of the request is in
 ``HttpRequest``; nothing is parsed that the route does not ask for.
+
+A route has up to two handlers for a method. The one that answers at once is asked first; it does all there is to do
+without a wait, or says that it can't. Then the other one goes on. HTTP/1 asks the first in the step that reads the
+request (``answer_now``), so most requests never become a task's; ASGI asks both.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from cog_trio.state.ids import BAD_ID, is_id
 from cog_trio.state.raw_json import Pieces, parts
 from cog_trio.transport.http.api.access_control import UNAUTHORIZED, AccessControl, ClientGone, answered, is_long
 from cog_trio.transport.http.api.bodies import NOT_UTF8, detail, encode, fault
+from cog_trio.transport.http.protocol.answer_now import Pending, Reply
+from cog_trio.transport.http.protocol.http1_head import RequestHead
 from cog_trio.transport.http.protocol.receive_queue import EXTENSION, ReceiveQueue
 
 log = logging.getLogger(__name__)
@@ -85,30 +91,45 @@ def shown(status: int, pieces: Pieces, headers: Headers) -> Response | Large:
 
 
 class HttpRequest:
-    """One request, as handlers see it."""
+    """One request, as handlers see it. One that is answered at once has no ``receive`` and no ``receive_queue``."""
 
-    __slots__ = ("headers", "id", "method", "receive", "receive_queue")
+    __slots__ = ("began", "body", "headers", "id", "method", "path", "receive", "receive_queue", "version")
 
-    def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
-        self.method: str = scope["method"]
-        self.receive = receive
-        self.receive_queue: ReceiveQueue = scope["extensions"][EXTENSION]
+    receive: Receive
+    receive_queue: ReceiveQueue
+
+    def __init__(self, method: str, path: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.began = time.perf_counter()
+        self.method = method
+        self.path = path
+        self.version = version
+        self.headers = _merged(headers)
         self.id = ""  # out of the path, where the route has one
-        self.headers = _merged(scope["headers"])
+        self.body: bytes | None = None  # where it is whole already
 
 
 Handler: TypeAlias = "Callable[[HttpRequest], Awaitable[Response | Stream]]"
+NowHandler: TypeAlias = "Callable[[HttpRequest], Response | None]"  # None: the other one has to; nothing has happened
 
 
 class Resource:
-    """What one path answers to; ``open``: to all, whether they have the token or not."""
+    """What one path answers to, by methods.
 
-    def __init__(self, *, open: bool = False, **methods: Handler) -> None:
+    Args:
+      open: to all, whether they have the token or not.
+      now: handlers that answer at once, or leave it to those of ``methods``.
+    """
+
+    def __init__(self, *, open: bool = False, now: Mapping[str, NowHandler] | None = None, **methods: Handler) -> None:
         self.open = open
+        self.now = dict(now or {})
         self.methods = dict(methods)
-        if "GET" in methods:
-            self.methods["HEAD"] = methods["GET"]
-        self.allow = ",".join(self.methods).encode()
+        if "GET" in self.now:
+            self.now["HEAD"] = self.now["GET"]
+        if "GET" in self.methods:
+            self.methods["HEAD"] = self.methods["GET"]
+        self.allowed = sorted({*self.now, *self.methods}, key=("GET", "PUT", "POST", "HEAD").index)
+        self.allow = ",".join(self.allowed).encode()
 
 
 class Routes(NamedTuple):
@@ -123,6 +144,7 @@ class Routes(NamedTuple):
 PROBES: Final = frozenset((b"/health-check", b"/livez", b"/readyz", b"/metrics"))  # they come often: debug lines
 _UNKNOWN: Final = Response(401, encode({"detail": UNAUTHORIZED}), ((b"www-authenticate", b"Bearer"),))
 NOT_FOUND: Final = Response(404, encode({"detail": "Not Found"}))
+FAILED: Final = "a route failed: %s %s"  # its log line
 _BROKEN: Final = Response(500, encode({"detail": "Internal Server Error"}))
 _NOT_UTF8: Final = Response(400, detail([fault(["path", "id"], NOT_UTF8)]))
 _BAD_ID: Final = Response(422, detail([fault(["path", "id"], BAD_ID)]))
@@ -155,25 +177,20 @@ class App:
         if scope["type"] == "websocket":
             await self._converse(scope, receive, send)
             return
-        started = time.perf_counter()
-        request = HttpRequest(scope, receive)
+        request = HttpRequest(scope["method"], scope["raw_path"], scope["http_version"], scope["headers"])
+        request.receive = receive
+        request.receive_queue = scope["extensions"][EXTENSION]
         try:
-            reply = await self._answer(scope, request)
+            decided = self._decide(request)
+            reply = decided if isinstance(decided, Response) else await decided(request)
         except ClientGone:
-            self._log(scope, 499, started, 0, request.id)  # as proxies call it: the client closed the request
+            self._log(request, 499, 0)  # as proxies call it: the client closed the request
             return
         except Exception:
-            log.exception("a route failed: %s %s", request.method, _shown(scope))
+            log.exception(FAILED, request.method, _shown(request.path))
             reply = _BROKEN
-        headers = list(reply.headers)
-        if isinstance(reply, Response) and reply.status != 204:
-            headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *headers]
-        if b"origin" in request.headers:
-            headers += self._access.cors(request.headers)
+        headers = self._headers(request, reply)
         status = reply.status
-        closes = self._closing() or (status in (401, 403) and is_long(request.headers))
-        if closes and scope["http_version"] in ("1.0", "1.1"):
-            headers.append(_CLOSE)
         if isinstance(reply, Response):
             size = len(reply.body)
             await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -190,12 +207,38 @@ class App:
                 await reply.respond(count, headers)
             except ClientGone:
                 status = 499
-        self._log(scope, status, started, size, request.id)
+        self._log(request, status, size)
+
+    def answer_now(self, head: RequestHead, body: bytes) -> Reply | Pending | None:
+        """Answer a request of HTTP/1 whose body is whole, if that needs no wait (see ``AnswerNow``)."""
+        request = HttpRequest(head.method, head.target.partition(b"?")[0], head.version, head.headers)
+        request.body = body
+        try:
+            decided = self._decide(request)
+        except Exception:
+            log.exception(FAILED, request.method, _shown(request.path))
+            decided = _BROKEN
+        return self._whole(request, decided) if isinstance(decided, Response) else None
+
+    def _whole(self, request: HttpRequest, reply: Response) -> Reply:
+        self._log(request, reply.status, len(reply.body))
+        return Reply(reply.status, self._headers(request, reply), reply.body)
+
+    def _headers(self, request: HttpRequest, reply: Response | Stream) -> list[tuple[bytes, bytes]]:
+        headers = list(reply.headers)
+        if isinstance(reply, Response) and reply.status != 204:
+            headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *headers]
+        if b"origin" in request.headers:
+            headers += self._access.cors(request.headers)
+        closes = self._closing() or (reply.status in (401, 403) and is_long(request.headers))
+        if closes and request.version in ("1.0", "1.1"):
+            headers.append(_CLOSE)
+        return headers
 
     async def _converse(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """A request to become a WebSocket. A page from anywhere can make it, so it is none that only reads."""
-        started = time.perf_counter()
-        headers = _merged(scope["headers"])
+        request = HttpRequest("GET", scope["raw_path"], scope["http_version"], scope["headers"])
+        headers = request.headers
         reply = self._refusal("CONNECT", headers) or (
             None if self._access.is_known(headers, websocket=True) else _UNKNOWN
         )
@@ -209,32 +252,35 @@ class App:
             told = [_JSON, (b"content-length", b"%d" % len(reply.body)), *reply.headers]
             await send({"type": "websocket.http.response.start", "status": status, "headers": told})
             await send({"type": "websocket.http.response.body", "body": reply.body})
-        self._log(scope, status, started)
+        self._log(request, status)
 
     def _refusal(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
         refused = self._access.refusal(method, headers)
         return None if refused is None else Response(403, encode({"detail": refused}))
 
-    async def _answer(self, scope: Mapping[str, Any], request: HttpRequest) -> Response | Stream:
+    def _decide(self, request: HttpRequest) -> Response | Handler:
+        """The reply to a request, or the handler that has to be awaited for it."""
         method, headers = request.method, request.headers
         refusal = self._refusal(method, headers)
         if refusal is not None:
             return refusal
-        path: bytes = scope["raw_path"]
-        found = self._routes.fixed.get(path) or self._find(path, request)
+        found = self._routes.fixed.get(request.path) or self._find(request)
         resource = found if isinstance(found, Resource) else None
-        if resource is not None and method not in resource.methods:  # a browser asks that without the token
-            preflight = self._access.preflight(method, headers, resource.allow)
-            if preflight:
-                return Response(204, b"", preflight[2:])
+        handler = now = None
+        if resource is not None:
+            handler, now = resource.methods.get(method), resource.now.get(method)
+            if handler is None and now is None:  # a browser asks that without the token
+                preflight = self._access.preflight(method, headers, resource.allow)
+                if preflight:
+                    return Response(204, b"", preflight[2:])
         if not (resource is not None and resource.open) and not self._access.is_known(headers):
             return _UNKNOWN
         if isinstance(found, Response):
             return found
-        handler = found.methods.get(method)
-        if handler is not None:
-            return await handler(request)
-        return Response(405, encode({"detail": "Method Not Allowed"}), ((b"allow", found.allow),))
+        reply = None if now is None else now(request)
+        if reply is not None:
+            return reply
+        return handler or Response(405, encode({"detail": "Method Not Allowed"}), ((b"allow", found.allow),))
 
     def _below(self, path: bytes) -> bytes:
         """A path without what is not ours: the host of an absolute target, a fragment, the root."""
@@ -246,9 +292,9 @@ class App:
             path = path[len(root) :] or b"/"
         return path
 
-    def _find(self, path: bytes, request: HttpRequest) -> Resource | Response:
+    def _find(self, request: HttpRequest) -> Resource | Response:
         """The resource of a path that is none of the fixed ones as it stands; sets the request's id."""
-        path = self._below(path)
+        path = self._below(request.path)
         parts = path.split(b"/")[1:]
         resource = self._routes.fixed.get(path) if len(parts) == 1 else None
         if resource is not None:
@@ -264,22 +310,20 @@ class App:
             return _NOT_UTF8
         return resource if is_id(request.id) else _BAD_ID
 
-    def _log(
-        self, scope: Mapping[str, Any], status: int, started: float, size: int | None = None, id: str = ""
-    ) -> None:
+    def _log(self, request: HttpRequest, status: int, size: int | None = None) -> None:
         """Write the line of one request; ``size``: bytes of the reply's body, None where there is none."""
         if not self._log_requests or not access_log.isEnabledFor(logging.INFO):
             return
-        level = logging.DEBUG if self._below(scope["raw_path"]) in PROBES else logging.INFO
+        level = logging.DEBUG if request.path in PROBES else logging.INFO
         if access_log.isEnabledFor(level):
-            taken = round((time.perf_counter() - started) * 1000, 1)
-            method, path = scope.get("method", "GET"), _shown(scope)
-            fields: dict[str, Any] = {"method": method, "path": path, "status": status, "ms": taken}
-            if id:
-                fields["id"] = id
+            taken = round((time.perf_counter() - request.began) * 1000, 1)
+            path = _shown(request.path)
+            fields: dict[str, Any] = {"method": request.method, "path": path, "status": status, "ms": taken}
+            if request.id:
+                fields["id"] = request.id
             if size is not None:
                 fields["bytes"] = size
-            access_log.log(level, "%s %s %d %.1f ms", method, path, status, taken, extra=fields)
+            access_log.log(level, "%s %s %d %.1f ms", request.method, path, status, taken, extra=fields)
 
 
 def _merged(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -290,8 +334,7 @@ def _merged(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return headers
 
 
-def _shown(scope: Mapping[str, Any]) -> str:
-    path: bytes = scope["raw_path"]
+def _shown(path: bytes) -> str:
     return path.decode("latin-1").encode("unicode_escape").decode("ascii")
 
 
