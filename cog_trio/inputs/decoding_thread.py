@@ -7,7 +7,7 @@ run between two such calls, and the limit bounds how many of them can stand betw
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
@@ -17,8 +17,11 @@ AT_ONCE: Final = 2  # threads
 _limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("decoding threads")
 
 
-async def run_in_decoding_thread(function: Callable[..., T], *args: object) -> T:
+async def run_in_decoding_thread(function: Callable[..., T], *args: object, refusals: tuple[type[Exception], ...]) -> T:
     """Call a function that decodes or checks large JSON in a thread, when one of the few is free.
+
+    Args:
+      refusals: exceptions of the function that say all there is to know. They come without their tracebacks.
 
     Raises:
       Whatever the function raises.
@@ -30,4 +33,27 @@ async def run_in_decoding_thread(function: Callable[..., T], *args: object) -> T
     except LookupError:
         limiter = trio.CapacityLimiter(AT_ONCE)
         _limiter.set(limiter)
-    return await trio.to_thread.run_sync(function, *args, limiter=limiter)
+    returned = await trio.to_thread.run_sync(_call, function, args, refusals, limiter=limiter)
+    if not isinstance(returned, _Raised):
+        return returned
+    try:
+        raise returned.error
+    finally:
+        del returned  # this frame and the error would hold each other
+
+
+class _Raised(NamedTuple):
+    error: Exception
+
+
+def _call(function: Callable[..., T], args: tuple[object, ...], refusals: tuple[type[Exception], ...]) -> T | _Raised:
+    """Call the function, and return a refusal without its traceback.
+
+    The frames of a traceback, and those that called them, are part of a cycle once it has left the thread. That would
+    hold the arguments, as large as they are, until the garbage collector comes.
+    """
+    try:
+        return function(*args)
+    except refusals as error:
+        error.__context__ = None
+        return _Raised(error.with_traceback(None))

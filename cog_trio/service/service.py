@@ -240,7 +240,9 @@ class PredictionService(PythonAPI):
             self.admit(new.id, new.mode)
             validator = self._worker_pool.model_callable(new.mode).validator
             try:
-                checked = await run_in_decoding_thread(check, new.input, validator)
+                checked = await run_in_decoding_thread(
+                    check, new.input, validator, refusals=(InvalidInput, MalformedInput)
+                )
             except (InvalidInput, MalformedInput) as refusal:
                 self._service_events.has_refused(new.id, new.mode, refusal)
                 raise

@@ -6,14 +6,16 @@ import json
 import math
 import os
 import resource
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 import pytest
 import trio
+from trio_websocket import open_websocket_url
 
 from cog_trio.testing import ServeModel, Server
 from scenarios.faults.clients import GONE, Connection, connect, kept, request
@@ -24,6 +26,9 @@ SLOW: Final = 500
 TRIES: Final = 4  # the machine has other work, too: what the server can is seen in the best of them
 LOOKS: Final = 8  # the same, of 0.3 s each
 LOOK: Final = request("GET", "/health-check")
+LONG: Final = "COG_TRIO_SOAK" in os.environ  # `make soak`: the figures that the documents promise
+SENDERS: Final = 4
+LIVE: Final = request("GET", "/livez")
 
 
 @pytest.fixture(autouse=True)
@@ -195,3 +200,114 @@ async def test_health_answers_whatever_the_model_does(
             assert min(figures) < 0.02, figures
             assert sorted(figures)[LOOKS // 2] < 0.1, figures
             os.kill(server.process.pid, 9)
+
+
+def numbers(size: int, last: str = "1") -> bytes:
+    """About ``size`` bytes of a create with a list of numbers, or of a list whose last element is something else."""
+    return b'{"input":{"numbers":[' + b"1," * (size // 2) + last.encode() + b"]}}"
+
+
+BODIES: Final[dict[str, Callable[[int], tuple[bytes, int]]]] = {
+    "the same number twice": lambda size: (b'{"input":%b,"x":%b}' % (b"1" * (size // 2), b"1" * (size // 3)), 400),
+    "the same text twice": lambda size: (b'{"input":"%b","x":"%b"}' % (b"1" * (size // 2), b"1" * (size // 3)), 422),
+    "names in the input": lambda size: (b'{"input":{"note":[%b]}}' % (b'{"id":1},' * (size // 9))[:-1], 422),
+    "many members": lambda size: (b'{"input":{},%b}' % (b'"\\u0078":1,' * (size // 11))[:-1], 422),
+    "a long list": lambda size: (numbers(size), 200),
+    "a wrong element at the end": lambda size: (numbers(size, '"x"'), 422),
+    "nothing but wrong elements": lambda size: (b'{"input":{"numbers":[%b]}}' % (b'"x",' * (size // 4))[:-1], 422),
+    "wrong events": lambda size: (b'{"webhook_events_filter":[%b]}' % (b'"no",' * (size // 5))[:-1], 422),
+    "a wrong context": lambda size: (b'{"context":{%b}}' % b",".join(b'"%d":1' % n for n in range(size // 12)), 422),
+    "deep": lambda size: (b'{"input":{"note":%b}}' % (b"[" * (size // 2) + b"]" * (size // 2)), 400),
+    "beyond all range": lambda size: (b'{"input":{"numbers":[%b1e999]}}' % (b"1," * (size // 2)), 400),
+}
+
+
+async def gaps_while(server: Server, *senders: Callable[[], Awaitable[None]]) -> list[float]:
+    """Seconds that /livez takes, asked all the time until all senders have ended."""
+    gaps: list[float] = []
+
+    async def watch() -> None:
+        async with kept(server) as connection:
+            while True:
+                before = trio.current_time()
+                answered, _ = await connection.ask(LIVE)
+                gaps.append(trio.current_time() - before)
+                assert answered == 200
+                await trio.sleep(0.002)
+
+    async with trio.open_nursery() as watchers:
+        watchers.start_soon(watch)
+        async with trio.open_nursery() as nursery:
+            for sender in senders:
+                nursery.start_soon(sender)
+        watchers.cancel_scope.cancel()
+    return gaps
+
+
+async def send_again(server: Server, body: bytes, status: int, rounds: int) -> None:
+    """Send a body again and again; the answer is bounded."""
+    raw = request("POST", "/predictions", body)
+    async with kept(server) as connection:
+        for _ in range(rounds):
+            answered, text = await connection.ask(raw)
+            assert answered in (status, 409), text[:300]
+            assert len(text) < 2 * MIB
+
+
+def own_share(server: Server, before: tuple[int, int]) -> float:
+    """The part of the time in which the server wanted a processor and had it."""
+    ran, waited = (now - then for now, then in zip(processor(server), before, strict=True))
+    return ran / (ran + waited) if ran + waited else 1.0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", BODIES)
+async def test_bodies_of_any_kind_do_not_hold_up_liveness(serve_model: ServeModel, kind: str) -> None:
+    """Given a server of a model, when four clients send it one large body after the other, good or bad, then /livez
+    goes on answering and memory stays flat."""
+    sizes = (MIB, 20_000_000) if LONG else (MIB // 4,)
+    with trio.fail_after(500):
+        async with serve_model("numbers.py", "--no-access-log", "--retain", "1") as server:
+            for size in sizes:
+                body, status = BODIES[kind](size)
+                once = [partial(send_again, server, body, status, 1)] * SENDERS
+                await gaps_while(server, *once)  # what is needed once, the allocator's share too, is there then
+                clients = [partial(send_again, server, body, status, 5 if LONG else 1)] * SENDERS
+                held = memory(server.process.pid)
+                best = longest = math.inf
+                for _ in range(TRIES):
+                    before = processor(server)
+                    gaps = await gaps_while(server, *clients)
+                    share = own_share(server, before)
+                    best, longest = min(best, p99(gaps) * share), min(longest, max(gaps) * share)
+                    print(f"{kind}, {len(body)} bytes: p99 {1000 * best:.0f} ms, longest {1000 * longest:.0f} ms")
+                    if best < 0.05 and longest < 0.5:
+                        break
+                grown = memory(server.process.pid) - held
+                print(f"{kind}: memory grew by {grown / MIB:.1f} MiB")
+                assert longest < (0.5 if LONG else 5.0)  # once it was 2.8 s for 240 KB, and hours for 20 MB
+                if LONG:
+                    assert best < 0.05 or size > MIB
+                    assert grown < max(32 * MIB, 2 * size)  # not by what was sent: that is twenty times as much
+            assert (await server.predict({"numbers": [1, 2]})).json()["output"] == 2
+
+
+@pytest.mark.timeout(300)
+async def test_large_messages_of_a_websocket_do_not_hold_up_liveness(serve_model: ServeModel) -> None:
+    """Given a WebSocket, when a large message comes that is refused in the end, then /livez goes on answering."""
+    message = numbers(20_000_000 if LONG else MIB, '"x"').decode()
+    with trio.fail_after(200):
+        async with serve_model("numbers.py") as server:
+            url = server.url.replace("http", "ws") + "/predictions/ws"
+            before = processor(server)
+            async with open_websocket_url(url) as socket:
+
+                async def talk() -> None:
+                    await socket.send_message(message)
+                    event = json.loads(await socket.get_message())
+                    assert (event["event"], event["data"]["status"]) == ("error", 422)
+
+                gaps = await gaps_while(server, talk)
+            longest = max(gaps) * own_share(server, before)
+            print(f"a WebSocket's {len(message)} bytes: longest {1000 * longest:.0f} ms")
+            assert longest < (0.5 if LONG else 5.0)

@@ -226,7 +226,7 @@ class Handlers:
         if kind is None and not body:
             return bodies.CreateRequest()
         if len(body) > SMALL:
-            return await run_in_decoding_thread(bodies.decode_create, body)
+            return await run_in_decoding_thread(bodies.decode_create, body, refusals=(bodies.BadBody,))
         return bodies.decode_create(body)
 
     async def _start(

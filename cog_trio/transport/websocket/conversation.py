@@ -86,7 +86,7 @@ class Conversation:
         """Do what a message asks for; return the event that says why not."""
         try:
             if len(message) > SMALL:
-                body = await run_in_decoding_thread(_decode, message)
+                body = await run_in_decoding_thread(_decode, message, refusals=(bodies.BadBody,))
             else:
                 body = _decode(message)
         except bodies.BadBody as bad:

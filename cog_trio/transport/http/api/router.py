@@ -109,7 +109,9 @@ class HttpRequest:
 
 
 Handler: TypeAlias = "Callable[[HttpRequest], Awaitable[Response | Stream]]"
-NowHandler: TypeAlias = "Callable[[HttpRequest], Response | None]"  # None: the other one has to; nothing has happened
+NowHandler: TypeAlias = (
+    "Callable[[HttpRequest], Response | Pending | None]"  # None: the other one has to, nothing has happened
+)
 
 
 class Resource:
@@ -182,6 +184,7 @@ class App:
         request.receive_queue = scope["extensions"][EXTENSION]
         try:
             decided = self._decide(request)
+            assert not isinstance(decided, Pending)  # which needs the body, and there is none yet
             reply = decided if isinstance(decided, Response) else await decided(request)
         except ClientGone:
             self._log(request, 499, 0)  # as proxies call it: the client closed the request
@@ -211,6 +214,9 @@ class App:
 
     def answer_now(self, head: RequestHead, body: bytes) -> Reply | Pending | None:
         """Answer a request of HTTP/1 whose body is whole, if that needs no wait (see ``AnswerNow``)."""
+        resource = self._routes.fixed.get(head.target)
+        if resource is not None and head.method in resource.methods and head.method not in resource.now:
+            return None  # without another look at it
         request = HttpRequest(head.method, head.target.partition(b"?")[0], head.version, head.headers)
         request.body = body
         try:
@@ -218,9 +224,12 @@ class App:
         except Exception:
             log.exception(FAILED, request.method, _shown(request.path))
             decided = _BROKEN
-        return self._whole(request, decided) if isinstance(decided, Response) else None
+        if isinstance(decided, Response):
+            return self.whole(request, decided)
+        return decided if isinstance(decided, Pending) else None
 
-    def _whole(self, request: HttpRequest, reply: Response) -> Reply:
+    def whole(self, request: HttpRequest, reply: Response) -> Reply:
+        """A reply as it is written, with the headers that all have; it gets its line in the access log."""
         self._log(request, reply.status, len(reply.body))
         return Reply(reply.status, self._headers(request, reply), reply.body)
 
@@ -258,8 +267,8 @@ class App:
         refused = self._access.refusal(method, headers)
         return None if refused is None else Response(403, encode({"detail": refused}))
 
-    def _decide(self, request: HttpRequest) -> Response | Handler:
-        """The reply to a request, or the handler that has to be awaited for it."""
+    def _decide(self, request: HttpRequest) -> Response | Pending | Handler:
+        """The reply to a request, now or later, or the handler that has to be awaited for it."""
         method, headers = request.method, request.headers
         refusal = self._refusal(method, headers)
         if refusal is not None:

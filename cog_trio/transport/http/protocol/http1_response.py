@@ -1,7 +1,7 @@
 """One HTTP/1 reply: from ASGI's messages to the pieces that are written. No I/O.
 
-The head is made when it is told and waits for the first body. How a body is framed, and when the connection has to
-close after it, follows h11, down to the spelling.
+The head waits for the first body. How a body is framed, and when the connection has to close after it, is as h11 does
+it, down to the spelling; beside that HTTP/1.0 connections are kept if the client asks for it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import trio
 
 Message: TypeAlias = "dict[str, Any]"
 
-EXTENSION: Final = "cog_trio.receive_queue"  # where an app finds its inbox in its ASGI scope
+EXTENSION: Final = "cog_trio.receive_queue"  # where an app finds its receive queue in its ASGI scope
 MAX_WAITING: Final = 8  # messages before the connection's reader waits; up to 120 KiB each (HTTP/2: 16)
 _ENDS: Final = ("http.disconnect", "websocket.disconnect")
 
