@@ -287,6 +287,10 @@ class PredictionService(PythonAPI):
         self._tasks.start(prediction, sent, new.context)
         return prediction
 
+    def join(self, prediction: Prediction) -> Callable[[], None]:
+        """As ``watch``, until the returned function is called: for those who don't wait in a block."""
+        return self._watchers.join(prediction)
+
     def watch(self, prediction: Prediction) -> AbstractContextManager[None]:
         """Be one of those who wait for a prediction (D4); nothing may be awaited between creating and watching it."""
         return self._watchers.watch(prediction)

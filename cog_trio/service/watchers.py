@@ -34,15 +34,28 @@ class Watchers:
         self._start_soon = start_soon
         self._until: dict[Prediction, float] = {}  # when the grace ends for those whose last follower has left
 
+    def join(self, prediction: Prediction) -> Callable[[], None]:
+        """Be one of those who wait for a prediction, until the returned function is called; repeats change nothing."""
+        prediction.watchers += 1
+        waits = True
+
+        def leave() -> None:
+            nonlocal waits
+            if waits:
+                waits = False
+                prediction.watchers -= 1
+                self._left(prediction)
+
+        return leave
+
     @contextmanager
     def watch(self, prediction: Prediction) -> Iterator[None]:
         """Be one of those who wait for a prediction."""
-        prediction.watchers += 1
+        leave = self.join(prediction)
         try:
             yield
         finally:
-            prediction.watchers -= 1
-            self._left(prediction)
+            leave()
 
     def follow(self, prediction: Prediction, after: str | None) -> Subscription:
         """Be one of those who follow a prediction's events. Raises: as ``History.follow``."""

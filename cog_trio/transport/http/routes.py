@@ -36,6 +36,7 @@ from cog_trio.transport.http.api.router import (
     Headers,
     HttpRequest,
     Large,
+    Later,
     Receive,
     Resource,
     Response,
@@ -81,7 +82,12 @@ def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *,
             b"/metrics": Resource(GET=_metrics_route(metrics)),
             b"/openapi.json": Resource(now={"GET": handlers.openapi}),
             b"/shutdown": Resource(now={"POST": handlers.shutdown}),
-            **{family.path.encode(): Resource(POST=partial(handlers.create, family)) for family in FAMILIES},
+            **{
+                family.path.encode(): Resource(
+                    now={"POST": partial(handlers.create_now, family)}, POST=partial(handlers.create, family)
+                )
+                for family in FAMILIES
+            },
         },
         with_id={
             (family.path[1:].encode(), last): resource
@@ -90,7 +96,7 @@ def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *,
                 (
                     None,
                     Resource(
-                        now={"GET": handlers.read_now},
+                        now={"GET": handlers.read_now, "PUT": partial(handlers.put_now, family)},
                         GET=partial(handlers.read, family),
                         PUT=partial(handlers.put, family),
                     ),
@@ -185,48 +191,101 @@ class Handlers:
                 await _finish_or_leave(request, prediction)
         return _state(prediction, wait)
 
+    def create_now(self, family: RouteFamily, request: HttpRequest) -> Response | Later | None:
+        """Create a prediction in the step that reads its request; None for a stream, and for a large body."""
+        if not self._is_plain(request):
+            return None
+        if not self._service.serves(family.mode):
+            return _absent(family)
+        try:
+            body = self._decode(request, request.body or b"")
+        except bodies.BadBody as refusal:
+            return _bad_body(refusal)
+        return self._start_now(family, request, body, body.id)
+
+    def put_now(self, family: RouteFamily, request: HttpRequest) -> Response | Later | None:
+        """The same by PUT, which joins a prediction that runs."""
+        if not self._is_plain(request):
+            return None
+        if not self._service.serves(family.mode):
+            return _absent(family)
+        try:
+            body = self._decode(request, request.body or b"")
+        except bodies.BadBody as refusal:
+            return _bad_body(refusal)
+        if body.id is not None and body.id != request.id:
+            return _other_id(family)
+        running = self._service.running(request.id)
+        if running is None:
+            return self._start_now(family, request, body, request.id)
+        joined = self._joined(request, running)
+        return None if isinstance(joined, Large) else joined or self._watch_now(running)
+
     async def create(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
+        """What ``create_now`` leaves, and all creates over HTTP/2."""
         if not self._service.serves(family.mode):
             return _absent(family)
         try:
             body = await self._body(request)
         except bodies.BadBody as refusal:
-            return Response(refusal.status, bodies.detail(refusal.faults), refusal.headers)
+            return _bad_body(refusal)
         return await self._start(family, request, body, body.id)
 
     async def put(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
+        """What ``put_now`` leaves, and all over HTTP/2."""
         if not self._service.serves(family.mode):
             return _absent(family)
         try:
             body = await self._body(request)
         except bodies.BadBody as refusal:
-            return Response(refusal.status, bodies.detail(refusal.faults), refusal.headers)
+            return _bad_body(refusal)
         if body.id is not None and body.id != request.id:
-            return Response(422, bodies.detail([bodies.fault(["body", "id"], family.id_mismatch)]))
+            return _other_id(family)
         running = self._service.running(request.id)
         if wants_stream(request.headers.get(b"accept", b"")) and (running or _resumes(request)):
             return self._join(family, request, running or self._service.get(request.id))
         if running is None:
             return await self._start(family, request, body, request.id)
+        return self._joined(request, running) or await self._watch(request, running)
+
+    def _joined(self, request: HttpRequest, running: Prediction) -> Response | Large | None:
+        """The reply to a second PUT that does not wait."""
         if preference(request.headers.get(b"prefer", b"")).respond_async:
             return shown(202, running.pieces(with_input=True), _ASYNC)
-        return await self._watch(request, running)
+        return None
+
+    def _is_plain(self, request: HttpRequest) -> bool:
+        body = request.body
+        return (
+            body is not None
+            and len(body) <= min(SMALL, self._body_limit)
+            and not wants_stream(request.headers.get(b"accept", b""))
+        )
 
     async def _body(self, request: HttpRequest) -> bodies.CreateRequest:
-        coding = request.headers.get(b"content-encoding", b"identity")
-        if coding.lower() != b"identity":
-            raise bodies.BadBody(415, [bodies.fault(["body"], bodies.ENCODED)], _PLAIN_ONLY)
-        kind = request.headers.get(b"content-type")
-        if kind is not None and not is_json(kind):
-            raise bodies.BadBody(415, [bodies.fault(["body"], bodies.WRONG_TYPE)])
+        """Read the body and decode it, a large one in a thread.
+
+        Raises:
+          BadBody: with the refusal.
+        """
+        _check_type(request)
         try:
             body = await read_body(request.receive, request.headers.get(b"content-length"), self._body_limit)
         except TooLarge:
             raise bodies.BadBody(413, [bodies.fault(["body"], bodies.TOO_LARGE)]) from None
-        if kind is None and not body:
-            return bodies.CreateRequest()
         if len(body) > SMALL:
             return await run_in_decoding_thread(bodies.decode_create, body, refusals=(bodies.BadBody,))
+        return self._decode(request, bytes(body))
+
+    def _decode(self, request: HttpRequest, body: bytes) -> bodies.CreateRequest:
+        """Decode a small body.
+
+        Raises:
+          BadBody: with the refusal.
+        """
+        _check_type(request)
+        if not body and b"content-type" not in request.headers:
+            return bodies.CreateRequest()
         return bodies.decode_create(body)
 
     async def _start(
@@ -237,33 +296,49 @@ class Handlers:
         There is no checkpoint between the check of a large input and ``create``, nor between that and ``watch``.
         """
         streamed = wants_stream(request.headers.get(b"accept", b""))
-        respond_async = not streamed and preference(request.headers.get(b"prefer", b"")).respond_async
+        new = _new(family, request, body, id, streamed)
         try:
             if streamed:
                 self._service.admit(id, family.mode)
                 if not (family.streams and self._service.streaming):
                     return _no_streaming(family, id)
-            new = NewPrediction(
-                body.input_json,
-                id,
-                body.context,
-                family.mode,
-                watched=not respond_async,
-                streamed=streamed,
-                webhook=body.webhook,
-                events=body.events,
-                trace=trace(request.headers),
-            )
             checked = await self._service.check_input(new) if len(new.input) > SMALL else None
             prediction = self._service.create(new, checked)
         except REFUSALS as refusal:
             return _rejected(refusal)
         request.id = prediction.id  # for the access log
-        if respond_async:
+        if not new.watched:
             return Response(202, bodies.accepted(prediction.id), _ASYNC)
         if streamed:
             return await self._follow(request, prediction)
         return await self._watch(request, prediction)
+
+    def _start_now(
+        self, family: RouteFamily, request: HttpRequest, body: bodies.CreateRequest, id: str | None
+    ) -> Response | Later:
+        """The same in one step, without a stream and with a small input."""
+        new = _new(family, request, body, id)
+        try:
+            prediction = self._service.create(new)
+        except REFUSALS as refusal:
+            return _rejected(refusal)
+        request.id = prediction.id  # for the access log
+        if not new.watched:
+            return Response(202, bodies.accepted(prediction.id), _ASYNC)
+        return self._watch_now(prediction)
+
+    def _watch_now(self, prediction: Prediction) -> Later:
+        """Wait for the end of a prediction, without a task."""
+        leave = self._service.join(prediction)
+
+        def when(reply: Callable[[Response | Large], None]) -> None:
+            def finished(ended: Prediction) -> None:
+                leave()
+                reply(_ended(ended))
+
+            prediction.on_finish(finished)
+
+        return Later(when, leave)
 
     async def _follow(self, request: HttpRequest, prediction: Prediction) -> Response | Stream:
         """Stream what was created for it. The reply begins when the run does: until then it may still be refused."""
@@ -298,9 +373,54 @@ class Handlers:
     async def _watch(self, request: HttpRequest, prediction: Prediction) -> Response | Stream:
         with self._service.watch(prediction):
             await _finish_or_leave(request, prediction)
-        if prediction.refusal is not None:
-            return _rejected(prediction.refusal)
-        return shown(200, prediction.pieces(), (_VARY,))
+        return _ended(prediction)
+
+
+def _new(
+    family: RouteFamily, request: HttpRequest, body: bodies.CreateRequest, id: str | None, streamed: bool = False
+) -> NewPrediction:
+    """What a request asks for."""
+    respond_async = not streamed and preference(request.headers.get(b"prefer", b"")).respond_async
+    return NewPrediction(
+        body.input_json,
+        id,
+        body.context,
+        family.mode,
+        watched=not respond_async,
+        streamed=streamed,
+        webhook=body.webhook,
+        events=body.events,
+        trace=trace(request.headers),
+    )
+
+
+def _check_type(request: HttpRequest) -> None:
+    """See that the body is said to be plain JSON, if anything is said.
+
+    Raises:
+      BadBody: with the refusal.
+    """
+    coding = request.headers.get(b"content-encoding", b"identity")
+    if coding.lower() != b"identity":
+        raise bodies.BadBody(415, [bodies.fault(["body"], bodies.ENCODED)], _PLAIN_ONLY)
+    kind = request.headers.get(b"content-type")
+    if kind is not None and not is_json(kind):
+        raise bodies.BadBody(415, [bodies.fault(["body"], bodies.WRONG_TYPE)])
+
+
+def _bad_body(refusal: bodies.BadBody) -> Response:
+    return Response(refusal.status, bodies.detail(refusal.faults), refusal.headers)
+
+
+def _other_id(family: RouteFamily) -> Response:
+    return Response(422, bodies.detail([bodies.fault(["body", "id"], family.id_mismatch)]))
+
+
+def _ended(prediction: Prediction) -> Response | Large:
+    """The reply to a client that has waited for the end."""
+    if prediction.refusal is not None:
+        return _rejected(prediction.refusal)
+    return shown(200, prediction.pieces(), (_VARY,))
 
 
 def _metrics_route(metrics: Metrics) -> Handler:

@@ -195,6 +195,18 @@ class FakeService:
         prediction.finish(Outcome(fact, "ValueError: boom" if fact is Fact.RAISED else None))
         self.finished[id] = prediction
 
+    def join(self, prediction: Prediction) -> Callable[[], None]:
+        watch = self.watch(prediction)
+        watch.__enter__()
+        left: list[bool] = []
+
+        def leave() -> None:
+            if not left:
+                left.append(True)
+                watch.__exit__(None, None, None)
+
+        return leave
+
     @contextmanager
     def watch(self, prediction: Prediction) -> Iterator[None]:
         prediction.watchers += 1

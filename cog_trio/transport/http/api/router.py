@@ -108,9 +108,20 @@ class HttpRequest:
         self.body: bytes | None = None  # where it is whole already
 
 
+class Later(NamedTuple):
+    """A reply that comes when something has happened.
+
+    ``when`` is called with the function that takes the reply, and calls that once. ``gone`` is called if the client
+    leaves before.
+    """
+
+    when: Callable[[Callable[[Response | Large], None]], None]
+    gone: Callable[[], None]
+
+
 Handler: TypeAlias = "Callable[[HttpRequest], Awaitable[Response | Stream]]"
 NowHandler: TypeAlias = (
-    "Callable[[HttpRequest], Response | Pending | None]"  # None: the other one has to, nothing has happened
+    "Callable[[HttpRequest], Response | Later | None]"  # None: the other one has to, nothing has happened
 )
 
 
@@ -184,7 +195,7 @@ class App:
         request.receive_queue = scope["extensions"][EXTENSION]
         try:
             decided = self._decide(request)
-            assert not isinstance(decided, Pending)  # which needs the body, and there is none yet
+            assert not isinstance(decided, Later)  # which needs the body, and there is none yet
             reply = decided if isinstance(decided, Response) else await decided(request)
         except ClientGone:
             self._log(request, 499, 0)  # as proxies call it: the client closed the request
@@ -225,11 +236,20 @@ class App:
             log.exception(FAILED, request.method, _shown(request.path))
             decided = _BROKEN
         if isinstance(decided, Response):
-            return self.whole(request, decided)
-        return decided if isinstance(decided, Pending) else None
+            return self._whole(request, decided)
+        if not isinstance(decided, Later):
+            return None
+        pending = Pending(decided.gone)
+        decided.when(lambda reply: pending.reply(self._whole(request, reply)))
+        return pending
 
-    def whole(self, request: HttpRequest, reply: Response) -> Reply:
+    def _whole(self, request: HttpRequest, reply: Response | Large) -> Reply:
         """A reply as it is written, with the headers that all have; it gets its line in the access log."""
+        if isinstance(reply, Large):
+            length = sum(map(len, reply.pieces))
+            self._log(request, reply.status, length)
+            headers = [_JSON, (b"content-length", b"%d" % length), *self._headers(request, reply)]
+            return Reply(reply.status, headers, parts(reply.pieces))
         self._log(request, reply.status, len(reply.body))
         return Reply(reply.status, self._headers(request, reply), reply.body)
 
@@ -267,7 +287,7 @@ class App:
         refused = self._access.refusal(method, headers)
         return None if refused is None else Response(403, encode({"detail": refused}))
 
-    def _decide(self, request: HttpRequest) -> Response | Pending | Handler:
+    def _decide(self, request: HttpRequest) -> Response | Later | Handler:
         """The reply to a request, now or later, or the handler that has to be awaited for it."""
         method, headers = request.method, request.headers
         refusal = self._refusal(method, headers)

@@ -7,18 +7,18 @@ served as ever. So both ways have to be one code in the app, of which this is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from cog_trio.transport.http.protocol.http1_head import RequestHead
 
 
 class Reply(NamedTuple):
-    """A whole reply, to be written by one call."""
+    """A whole reply, to be written by one call; one in parts, whose body is too large for that, by a task."""
 
     status: int
     headers: Iterable[tuple[bytes, bytes]]
-    body: bytes
+    body: bytes | Iterator[bytes]
 
 
 class Pending:
@@ -31,16 +31,21 @@ class Pending:
     def __init__(self, gone: Callable[[], None]) -> None:
         self._gone: Callable[[], None] | None = gone
         self._write: Callable[[Reply], None] | None = None
+        self._early: Reply | None = None  # it came in the step of ``answer_now``
 
     def reply(self, reply: Reply) -> None:
         """Write the reply: at once what the kernel takes, the rest by a task. Nothing if the connection is closed."""
-        write, self._write, self._gone = self._write, None, None
-        if write is not None:
-            write(reply)
+        self._gone = None
+        if self._write is None:
+            self._early = reply
+        else:
+            self._write(reply)
 
     def leave_to(self, write: Callable[[Reply], None]) -> None:
         """Have ``write`` called with the reply; the connection does that."""
         self._write = write
+        if self._early is not None:
+            write(self._early)
 
     def client_has_gone(self) -> None:
         gone, self._gone = self._gone, None

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
@@ -397,6 +397,9 @@ class Http1:
             return
         reply = self._reply
         reply.start(answer.status, answer.headers, last=False)
+        if not isinstance(answer.body, bytes):
+            self._nursery.start_soon(self._write_parts, answer.body)
+            return
         out = self._line.write_now(*reply.body(answer.body, False))
         if out and reply.keeps and not self._limits.ending:
             self._recycle()
@@ -404,6 +407,12 @@ class Http1:
                 self._wake_reader()
         else:
             self._nursery.start_soon(self._finish_reply)
+
+    async def _write_parts(self, parts: Iterator[bytes]) -> None:
+        for part in parts:
+            await self._line.write(*self._reply.body(part, True))
+        await self._line.write(*self._reply.body(b"", False))
+        await self._finish_reply()
 
     async def _finish_reply(self) -> None:
         await self._line.write()
