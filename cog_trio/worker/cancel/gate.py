@@ -96,6 +96,7 @@ class Gate:
         "_runtime",
         "_user",
         "_wake",
+        "_woken",
         "aim",
         "current",
         "delivered",
@@ -123,6 +124,7 @@ class Gate:
         self._user = _UserCode(self)
         self._loop = NestedLoop()
         self._wake: tuple[int, int] | None = None
+        self._woken = False  # there may be something to drain
         self.aim: Callable[[], BaseException | None] | None = None
         self.current = 0  # the sync run that owns the main thread; 0: none
         self.requested = 0  # the run that was asked to end last
@@ -299,6 +301,9 @@ class Gate:
         self._drain()
 
     def _drain(self) -> None:
+        if not self._woken:
+            return
+        self._woken = False
         try:  # no ``suppress``: frames of the library's are not ours, and may be raised in
             if self._wake is not None:
                 os.read(self._wake[0], 4096)
@@ -345,7 +350,9 @@ class Gate:
     def _wake_up(self) -> None:
         try:
             if self._wake is not None:
+                self._woken = True  # also before: whoever waits on the pipe may drain it at once
                 os.write(self._wake[1], b"\0")
+                self._woken = True
         except BlockingIOError:  # full: readable, which is all that is asked
             return
 

@@ -138,6 +138,7 @@ class SyncExecutor(Executor):
     def _drive(self, job: Job, steps: Walk) -> BaseException | None:
         """Do all steps; gives the run's fault, if it has failed."""
         gate, run = self._gate, job.run
+        user_code = gate.user_code(run)
         faults: list[BaseException] = []
         value: Any = None
         while True:
@@ -152,7 +153,7 @@ class SyncExecutor(Executor):
                     if gate.pending and gate.claim(run):
                         raise gate.exception
                 else:
-                    with gate.user_code(run):
+                    with user_code:
                         value = step.function()
             except BaseException as error:  # noqa: BLE001  it is thrown into the walk
                 gate.inside = False  # the cancel came right at the end

@@ -7,8 +7,8 @@ slow parent slows the producer, never the control path.
 
 It is safe to call from anywhere in user code's reach, ``__del__`` and signal handlers inside of a ``write`` included:
 nothing here waits for a lock (``try_lock.py``). Messages are never torn: once a part of one is out, its rest is first
-in line. Callers on the main thread hold ``cancel.gate.runtime()``; what a user's own signal handler raises (a time-out
-by SIGALRM) can still come anywhere, so what a write took is booked in a way that can be booked again.
+in line. No cancel is raised here, since callers on the main thread hold ``cancel.gate.runtime()``, and nothing that a
+signal handler of the user's raises, since these frames are known to keep state (``cancel/stack.py``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from typing import Final
 
 import trio
 
+from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.ipc.try_lock import TryLock
 
 HIGH_WATER: Final = 2**20  # pending bytes; beyond it producers wait. With the socket's buffer, all a slot can hold
+
+
+STATEFUL_FILES.add(__file__)
 
 
 class WriterBroken(Exception):
@@ -45,11 +49,8 @@ class MessageWriter:
         self.broken: str | None = None
         self._on_pending = on_pending
         self._turn = TryLock()
-        self._queue: deque[tuple[bytes | bytearray]] = deque()  # handed in, not yet sent; empty but for moments
+        self._queue: deque[bytes | bytearray] = deque()  # handed in, not yet sent; empty but for moments
         self._pending = bytearray()  # refused by the kernel; its first byte may be inside a message
-        # What the last write took and how much of it: stored by the same C call that wrote, so that an exception which
-        # a user's signal handler raises can't come between and tear a message. Empty but for moments.
-        self._written: list[tuple[tuple[bytes | bytearray] | bytearray, int]] = []
         self._flushing = False  # on_pending was called, flush has not ended
         self._flusher = False  # a flush is running, in the I/O thread
         self._waiters: deque[Callable[[], None]] = deque()
@@ -73,7 +74,7 @@ class MessageWriter:
         Raises:
           WriterBroken: if the other end is gone, now or before.
         """
-        self._queue.append((data,))
+        self._queue.append(data)
         self._send_queued()
         if self.broken is not None:
             raise WriterBroken(self.broken)
@@ -156,7 +157,6 @@ class MessageWriter:
         self._turn = TryLock()  # a thread that is not in this process may have had the old one
         self.broken = why
         self._queue.clear()
-        self._written.clear()
         self._pending = bytearray()
         self._waiters.clear()
 
@@ -185,56 +185,36 @@ class MessageWriter:
 
     def _send_queue(self) -> None:
         queue = self._queue
-        if self._written:
-            self._settle()
         while queue:
-            item = queue[0]
+            data = queue[0]  # it leaves the queue when it is out: ``finish`` asks for that
             if self._pending:
-                self._pending += item[0]
-                queue.popleft()
-            elif self.broken is not None:
-                queue.popleft()
-            else:
-                try:
-                    self._written.extend(zip((item,), map(os.write, (self.fd,), item), strict=False))
-                except BlockingIOError:
-                    self._written.append((item, 0))
-                except OSError as error:
-                    self._break(error)
-                    continue
-                self._settle()
+                self._pending += data
+            elif self.broken is None:
+                sent = self._write(data)
+                if sent < len(data):
+                    self._pending = bytearray(memoryview(data)[sent:])
+            queue.popleft()
         if self._pending and not self._flushing:
             self._on_pending()
             self._flushing = True
 
     def _send_some(self) -> None:
-        self._settle()
         while self._pending:
             # a bounded slice: what is copied for one write is what a socket may take
-            part = self._pending[: 2**18]
-            try:
-                self._written.extend(zip((self._pending,), map(os.write, (self.fd,), (part,)), strict=False))
-            except BlockingIOError:
+            sent = self._write(self._pending[: 2**18])
+            if not sent:
                 break
-            except OSError as error:
-                self._break(error)
-                break
-            self._settle()
+            del self._pending[:sent]
 
-    def _settle(self) -> None:
-        """Book what was written last; done again from its start if a signal handler raised in it."""
-        written = self._written
-        while written:
-            what, sent = written[0]
-            if isinstance(what, tuple):
-                data, queue = what[0], self._queue
-                if sent < len(data):
-                    self._pending = bytearray(memoryview(data)[sent:])
-                if queue and queue[0] is what:
-                    queue.popleft()
-            elif what is self._pending:
-                self._pending = what[sent:]
-            written.clear()
+    def _write(self, data: bytes | bytearray) -> int:
+        """How much of it the kernel takes now; all of it where nobody is there to read it."""
+        try:
+            return os.write(self.fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._break(error)
+            return len(data)
 
     def _break(self, error: BaseException) -> None:
         self.broken = f"the other end is gone: {error}"

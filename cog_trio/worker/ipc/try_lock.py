@@ -6,8 +6,8 @@ waited for by the thread that holds it, or by two that hold one each. So work is
 atomic append, and then ``take`` is tried, in a loop that looks at the queue again after each turn: whoever has the
 turn sees what was put there before he gave it back, and what comes later finds it free.
 
-A turn is also never lost to an exception that a user's signal handler raises: the interpreter runs handlers after
-calls, so taking is one call inside of ``try``, and giving back is no call at all.
+A turn is also never lost to an exception that comes from outside: the interpreter runs signal handlers after calls,
+so taking is one call inside of ``try``, and giving back is no call at all.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ class TryLock:
     def mine(self) -> bool:
         """A frame below, on this thread, has the turn."""
         return self._holder.get(0) == get_ident()
+
+    @property
+    def free(self) -> bool:
+        """Nobody has the turn."""
+        return not self._holder
 
     def run_exclusively(self, work: Callable[[], object]) -> bool:
         """Do the work, unless another thread or a frame below has the turn; whether it was done."""

@@ -128,10 +128,9 @@ class Capture:
 
     def _flush_streams(self) -> None:
         """Text that waits in streams which are not ours: a user's wrapper around ours, ``sys.__stdout__``."""
-        ours = (self.stdout, self.stderr)
         for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
             stream: Any = getattr(sys, name, None)
-            if stream is None or any(stream is one for one in ours):
+            if stream is None or stream is self.stdout or stream is self.stderr:
                 continue
             try:
                 if not getattr(stream, "closed", False):

@@ -90,6 +90,8 @@ class LineSplitter:
 
     def finish(self) -> Sequence[str]:
         """All that is left; what comes afterwards begins a new line."""
+        if not (self._parts or self._sent or self._held or self._decoder is not None):
+            return ()  # as a rule
         pieces: list[str] = []
         if self._decoder is not None:
             pieces += self.feed(self._decoder.decode(b"", final=True))

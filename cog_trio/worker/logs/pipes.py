@@ -51,6 +51,7 @@ class CapturePipes:
             LogSource.STDOUT: _Pipe(out_r, LogSource.STDOUT),
             LogSource.STDERR: _Pipe(err_r, LogSource.STDERR),
         }
+        self._out, self._err = self._pipes.values()
         self._target = target
         self._lock = threading.RLock()
         self._stuck = False  # the lock was waited for in vain, and has not been free since
@@ -157,6 +158,8 @@ class CapturePipes:
     def _read_to_the_end(self) -> None:
         if self.ready():
             self._read_all()
+        elif self._out.lines.clean and self._err.lines.clean:
+            return  # as a rule
         for pipe in self._pipes.values():
             self._give(pipe, pipe.lines.finish())
 

@@ -176,6 +176,8 @@ class ServiceLog(TextLog):
 
     def finish(self) -> None:
         """Send every unfinished line, of late writers too; more may come. Never waits for room."""
+        if not self._queue and self._turn.free and not self._lines:  # in this order: who has the turn may hold a text
+            return
         end = _End()
         self._queue.append((_STDOUT, end, None))
         self._wait_for(end)

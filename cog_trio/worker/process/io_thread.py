@@ -258,7 +258,7 @@ class IOThread:
 
     def _interrupt(self, job: Job) -> None:
         """Have the job end, wherever it is. Repeatable."""
-        if job.stage is Stage.FETCHING:
+        if job.stage is Stage.FETCHING and job.fetching is not None:
             job.fetching.cancel()
         elif job.stage is not Stage.ENDED and job not in self._cancelling:
             self._cancelling.add(job)

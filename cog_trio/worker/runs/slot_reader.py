@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+import trio
 
 from cog_trio.bridge.channel import FIRST_READ, READ_SIZE
 from cog_trio.bridge.codec import FrameBuffer, ProtocolBroken, slot_requests
@@ -103,14 +104,15 @@ class SlotReader:
         if not wanted:
             self._start(job)
             return
+        job.fetching = trio.CancelScope()
         job.stage = Stage.FETCHING
         what = f"fetching the inputs of {job.id}"
-        self.slot.io_thread.start_task(what, job.end, self._fetch, job, wanted)
+        self.slot.io_thread.start_task(what, job.end, self._fetch, job, job.fetching, wanted)
 
-    async def _fetch(self, job: Job, wanted: list[FileSource]) -> None:
+    async def _fetch(self, job: Job, scope: trio.CancelScope, wanted: list[FileSource]) -> None:
         """In the I/O thread."""
         fault = None
-        with job.fetching:
+        with scope:
             if not job.cancelled:
                 try:
                     await fetch(job, wanted)

@@ -156,7 +156,7 @@ class Job:
             slot.index, predict.id, predict.run, slot.emit, slot.writer, slot.ask_late, slot.io_thread.drop_lines
         )
         self.stage = Stage.WAITING
-        self.fetching: Final = trio.CancelScope()  # around the wait for files
+        self.fetching: trio.CancelScope | None = None  # around the wait for files
         self.scope: Scope | None = None  # of its user code, while that runs
         self.input: dict[str, Any] = {}
         self.local: Files = {}  # of the URLs among them
