@@ -275,6 +275,14 @@ class OutputChunk(FromSlot, frozen=True, tag="output_chunk"):
     files: int = 0  # this many FileOutputs of the same index follow at once: files inside this value (W51)
 
 
+class OutputBatch(FromSlot, frozen=True, tag="output_batch"):
+    """Items that were made in quick succession, none of them with files inside: as many OutputChunks."""
+
+    index: int  # of the first
+    count: int
+    outputs: msgspec.Raw  # one JSON array
+
+
 class FileKind(msgspec.Struct, frozen=True):
     """The reference sends the kind as an object, so we do."""
 
@@ -330,5 +338,5 @@ class RunCancelled(Ended, frozen=True, tag="cancelled"):
 
 
 Terminal: TypeAlias = Done | RunFailed | RunCancelled
-RunFrame: TypeAlias = Fetching | LogLine | OutputChunk | FileOutput | Metric | Terminal
+RunFrame: TypeAlias = Fetching | LogLine | OutputChunk | OutputBatch | FileOutput | Metric | Terminal
 SlotResponse: TypeAlias = ProtocolVersion | RunFrame

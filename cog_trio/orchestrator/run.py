@@ -22,6 +22,7 @@ from cog_trio.bridge.protocol import (
     Idle,
     LogLine,
     Metric,
+    OutputBatch,
     OutputChunk,
     ProtocolVersion,
     RunCancelled,
@@ -162,6 +163,9 @@ class Run:
                     self._announce(message)
                 else:
                     self.prediction.add_output(message.output)
+            case OutputBatch():
+                self._check_index(message)
+                self._add_batch(message)
             case LogLine():
                 self.prediction.append_log(message.data, message.source)
             case RunFailed():
@@ -182,6 +186,16 @@ class Run:
             case _:
                 assert_never(message)
 
+    def _add_batch(self, batch: OutputBatch) -> None:
+        try:
+            items = msgspec.json.decode(batch.outputs, type=list[msgspec.Raw])
+        except msgspec.DecodeError as error:
+            raise ProtocolBroken(f"the outputs from {batch.index} on are no list: {error}") from error
+        if len(items) != batch.count:
+            raise ProtocolBroken(f"{len(items)} outputs came where {batch.count} were told")
+        for item in items:
+            self.prediction.add_output(item)
+
     def _announce(self, item: OutputChunk | FileOutput) -> None:
         if self.files is None:
             self.files = self.owner.open_files(self)
@@ -197,7 +211,7 @@ class Run:
         self._due -= 1
         self.files.announce(message)
 
-    def _check_index(self, message: OutputChunk | FileOutput) -> None:
+    def _check_index(self, message: OutputChunk | OutputBatch | FileOutput) -> None:
         if isinstance(message, FileOutput) and message.place is not None:
             raise ProtocolBroken(f"a file inside output {message.index}, which has room for none")
         if message.index != self.prediction.next_index:

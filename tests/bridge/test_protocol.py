@@ -35,6 +35,7 @@ from cog_trio.bridge.protocol import (
     Metric,
     MetricMode,
     Mode,
+    OutputBatch,
     OutputChunk,
     Predict,
     PredictionId,
@@ -140,6 +141,11 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
     (slot_responses, Fetching(10), '{"type":"fetching","done":10}'),
     (slot_responses, Fetching(10, 20), '{"type":"fetching","done":10,"total":20}'),
     (slot_responses, OutputChunk(RAW(b'"a"'), 0), '{"type":"output_chunk","output":"a","index":0}'),
+    (
+        slot_responses,
+        OutputBatch(3, 2, RAW(b'["a",1]')),
+        '{"type":"output_batch","index":3,"count":2,"outputs":["a",1]}',
+    ),
     (
         slot_responses,
         FileOutput("/tmp/a.png", FileKind(FileOutputKind.FILE), 0),

@@ -35,6 +35,7 @@ from cog_trio.bridge.protocol import (
     LogLine,
     LogSource,
     Metric,
+    OutputBatch,
     OutputChunk,
     Predict,
     PredictionId,
@@ -64,8 +65,24 @@ class Outcome:
     @property
     def outputs(self) -> list[Any]:
         last = self.terminal.output if isinstance(self.terminal, Done) else msgspec.UNSET
-        items = [frame.output for frame in self.frames if isinstance(frame, OutputChunk)]
-        return [msgspec.json.decode(item) for item in (*items, *([last] if isinstance(last, msgspec.Raw) else []))]
+        items: list[Any] = []
+        for frame in self.frames:
+            if isinstance(frame, OutputBatch):
+                items += msgspec.json.decode(frame.outputs)
+            elif isinstance(frame, OutputChunk):
+                items.append(msgspec.json.decode(frame.output))
+        return [*items, msgspec.json.decode(last)] if isinstance(last, msgspec.Raw) else items
+
+    @property
+    def indexes(self) -> list[int]:
+        """Of the outputs that are no files, as they came."""
+        found: list[int] = []
+        for frame in self.frames:
+            if isinstance(frame, OutputBatch):
+                found += range(frame.index, frame.index + frame.count)
+            elif isinstance(frame, OutputChunk):
+                found.append(frame.index)
+        return found
 
     @property
     def files(self) -> list[FileOutput]:

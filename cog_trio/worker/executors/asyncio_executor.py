@@ -89,16 +89,11 @@ class _Task(RunTask):
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([done])
 
-    async def send(self, frame: bytearray) -> None:
-        writer = self.job.slot.writer
-        try:
-            if writer.full:
-                room = self._loop.create_future()
-                if writer.when_room(partial(_tell, self._loop, room)):
-                    await room
-        finally:
-            self.job.run_log.send()  # what was printed before it
-            writer.write(frame)
+    async def send(self, frame: bytearray | None) -> None:
+        if self.job.put(frame):
+            room = self._loop.create_future()
+            if self.job.slot.writer.when_room(partial(_tell, self._loop, room)):
+                await room
         if time.monotonic() - self._turn_at > SLICE:
             await asyncio.sleep(0)
             self._turn_at = time.monotonic()

@@ -149,7 +149,8 @@ class SyncExecutor(Executor):
             value = None
             try:
                 if isinstance(step, Send):
-                    job.write(step.frame)
+                    if job.put(step.frame):
+                        job.slot.writer.wait(gate.wake_fd)
                     if gate.pending and gate.claim(run):
                         raise gate.exception
                 else:

@@ -86,14 +86,9 @@ class _TrioRun(RunTask):
     async def call_in_thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function)
 
-    async def send(self, frame: bytearray) -> None:
-        writer = self.job.slot.writer
-        try:
-            if writer.full:
-                await writer.wait_room()
-        finally:
-            self.job.run_log.send()  # what was printed before it
-            writer.write(frame)
+    async def send(self, frame: bytearray | None) -> None:
+        if self.job.put(frame):
+            await self.job.slot.writer.wait_room()
         if time.monotonic() - self._turn_at > SLICE:
             await trio.lowlevel.checkpoint()
             self._turn_at = time.monotonic()

@@ -11,6 +11,9 @@ a moment later. Standard error, a flush, and everything else that the run sends 
 torrent can cost its last milliseconds, as it costs what stands in the buffer of stdio; a crash after a few prints
 costs none. Text that ends no line waits for the end of its line: ``hold`` is all that most prints come to.
 
+The outputs of a stream stand in the same line. A first one leaves at once; those that follow within half a millisecond
+travel together, and the I/O thread sends what waits for a whole one.
+
 As in ``message_writer.py`` nothing waits for a lock, and what is printed inside a print is queued behind it. A producer
 waits for room afterwards; the I/O thread uses ``post``, which never waits, and looks at ``full`` itself. The thread of
 an event loop does not wait, since that would stop all runs: its text waits for the parent, up to ``LOOP_ROOM``, and
@@ -26,10 +29,20 @@ from contextvars import ContextVar
 from time import monotonic, sleep
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import trio
 
-from cog_trio.bridge.codec import encode_line
-from cog_trio.bridge.protocol import Log, LogLine, LogSource, PredictionId, SlotId, logs_truncated
+from cog_trio.bridge.codec import encode_frame, encode_line
+from cog_trio.bridge.protocol import (
+    Log,
+    LogLine,
+    LogSource,
+    OutputBatch,
+    OutputChunk,
+    PredictionId,
+    SlotId,
+    logs_truncated,
+)
 from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
 from cog_trio.worker.ipc.try_lock import TryLock
@@ -46,6 +59,9 @@ SHORT: Final = 4096  # characters of a text that may wait
 HELD: Final = 1024  # texts that may wait; a print makes two or more
 TOKENS: Final = 32.0  # lines that leave at once after a pause
 REFILL: Final = 1000.0  # tokens a second
+BATCH: Final = 2**16  # bytes of items that travel in one frame
+ITEMS_GAP: Final = 0.0005  # seconds after items were sent in which further ones wait
+ITEMS_LATE: Final = 0.001  # seconds until items that wait are sent, if no others come
 LATE: Final = 0.003  # seconds until what waits is sent, if nothing sends it before
 QUIET: Final = 0.001  # seconds without a line after which the I/O thread sends; before, the printing thread does
 LOOP_ROOM: Final = 4 * 2**20  # bytes of text of an event loop's thread that wait for the parent
@@ -229,6 +245,8 @@ class RunLog(TextLog):
         self._asked = False  # send_late is running, or will
         self._line_at = 0.0
         self._tokens = TOKENS
+        self._items_at = 0.0  # when items were sent last
+        self._items_size = 0  # bytes of those that wait since
         self.has_older: Callable[[], bool] | None = None
         self.slot: Final = slot
         self.id: Final = id
@@ -236,7 +254,7 @@ class RunLog(TextLog):
         self.alive = True
         self.service: ServiceLog | None = None
         self._emit = emit
-        self._queue: deque[tuple[LogSource, Item | Frame | _End]] = deque()
+        self._queue: deque[tuple[LogSource | int, Any]] = deque()  # text, frames, ends; by its index: an output
         self._out = LineSplitter()
         self._err = LineSplitter()
 
@@ -270,13 +288,29 @@ class RunLog(TextLog):
                 self.send()
         return True
 
+    def hold_item(self, index: int, data: bytes) -> bool:
+        """Keep an encoded output for those that follow it; False: ``send`` is due, also for those before it."""
+        self._queue.append((index, data))
+        self._items_size += len(data)
+        now = monotonic()
+        if now - self._items_at >= ITEMS_GAP or self._items_size >= BATCH or self._ask_late is None:
+            self._items_at = now
+            self._items_size = 0
+            return False
+        if not self._asked:
+            with gate.runtime():
+                self._ask_late(self)
+                self._asked = True
+        return True
+
     async def send_late(self) -> None:
         """In the I/O thread: send what a torrent left waiting, until it is over. Cancellation: it waits on."""
         calm = 0
         while calm < 3 and self.alive:
-            await trio.sleep(LATE)
+            await trio.sleep(ITEMS_LATE if self._items_size else LATE)
             calm = 0 if self._queue else calm + 1
-            if monotonic() - self._line_at > QUIET:
+            now = monotonic()
+            if now - self._line_at > QUIET and now - self._items_at > ITEMS_GAP:
                 self.send()
         self._asked = False
         self.send()
@@ -307,7 +341,9 @@ class RunLog(TextLog):
         queue = self._queue
         while queue:
             source, text = queue.popleft()
-            if isinstance(text, bytearray):
+            if isinstance(source, int):
+                self._send_frame(self._batch(source, text))
+            elif isinstance(text, bytearray):
                 self._send_frame(text)
             elif isinstance(text, _End):
                 self._end()
@@ -318,6 +354,18 @@ class RunLog(TextLog):
                     self._send(source, piece)
             elif self.service is not None:
                 self.service.append(source, text, self.id)
+
+    def _batch(self, index: int, item: bytes) -> Frame:
+        """A frame of an output, with those that wait right behind it."""
+        queue = self._queue
+        items, size = [item], len(item)
+        while queue and isinstance(queue[0][0], int) and size < BATCH:
+            _, more = queue.popleft()
+            items.append(more)
+            size += len(more)
+        if len(items) == 1:
+            return encode_frame(OutputChunk(msgspec.Raw(item), index))
+        return encode_frame(OutputBatch(index, len(items), msgspec.Raw(b"[%b]" % b",".join(items))))
 
     def _gather(self, source: LogSource, text: str) -> str:
         """It, with the text of the same stream that waits right behind it."""

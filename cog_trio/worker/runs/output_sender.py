@@ -8,7 +8,7 @@ and ``keep`` do not.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -31,6 +31,12 @@ _FILE: Final = FileKind(FileOutputKind.FILE)
 END: Final = object()
 """In place of an item: there is none left."""
 
+DUE: Final = object()
+"""In place of an item: those that were taken wait in the run's log, and are to be sent now."""
+
+SMALL: Final = 8192  # bytes of an encoded item that may wait for others
+_json: Final = msgspec.json.Encoder().encode
+
 
 class Unencoded(NamedTuple):
     """An item that touches the disk, to be encoded where that holds up nobody."""
@@ -39,50 +45,76 @@ class Unencoded(NamedTuple):
 
 
 class Items:
-    """A result that goes item by item; each comes encoded.
+    """A result that goes item by item.
 
-    ``next`` and ``throw`` give an item or ``END``; they and ``close`` are async functions where ``is_async``.
+    ``next`` and ``throw`` take small items until it is time to send them, and give ``DUE``, or ``END``, or an item that
+    is no small one, encoded. They and ``close`` are async functions where ``is_async``.
     """
 
     def __init__(self, outputs: OutputSender, result: Any, *, is_async: bool, awaits: bool) -> None:
         self.is_async: Final = is_async
-        self.can_throw: Final = inspect.isasyncgen(result) if is_async else inspect.isgenerator(result)
         self.next: Final[Callable[[], Any]] = self._anext if is_async else self._next
         self.throw: Final[Callable[[BaseException], Any]] = self._athrow if is_async else self._throw
         self.close: Callable[[], Any] | None = None
         self._yielded = not isinstance(result, (list, tuple))
         if self._yielded:
             self.close = getattr(result, "aclose" if is_async else "close", None)
-        self._items: Any = result if is_async else iter(result)
+        self._items: Any = result if self._yielded else iter(result)
         self._outputs = outputs
         self._awaits = awaits
 
-    def _take(self, item: Any) -> Encoded | Unencoded:
-        return self._outputs.encode(item, yielded=self._yielded, in_thread=self._awaits)
+    @property
+    def can_throw(self) -> bool:
+        """It is a generator that waits at a ``yield``."""
+        items = self._items
+        if inspect.isasyncgen(items):
+            return items.ag_frame is not None and not items.ag_running
+        return inspect.isgenerator(items) and items.gi_frame is not None and not items.gi_running
+
+    def _take(self, item: Any) -> object:
+        """Keep an item that may wait, and give None; else ``DUE``, or the item, encoded."""
+        outputs = self._outputs
+        data: Encoded | Unencoded
+        if type(item) is str and item.isascii():
+            data = _json(item)
+        else:
+            data = outputs.encode(item, yielded=self._yielded, in_thread=self._awaits)
+        if type(data) is not bytes or len(data) > SMALL:
+            return data
+        index = outputs.next_index
+        outputs.next_index = index + 1
+        return None if outputs.hold(index, data) else DUE
 
     def _next(self) -> object:
-        item = next(self._items, END)
-        return item if item is END else self._take(item)
+        items, take = self._items, self._take
+        while (item := next(items, END)) is not END:
+            if (taken := take(item)) is not None:
+                return taken
+        return END
 
     def _throw(self, error: BaseException) -> object:
         try:
             item = self._items.throw(error)
         except StopIteration:
             return END
-        return self._take(item)
+        return self._take(item) or self._next()
 
     async def _anext(self) -> object:
-        return await self._await(self._items.__anext__())
+        anext, take = self._items.__anext__, self._take
+        while True:
+            try:
+                item = await anext()
+            except StopAsyncIteration:
+                return END
+            if (taken := take(item)) is not None:
+                return taken
 
     async def _athrow(self, error: BaseException) -> object:
-        return await self._await(self._items.athrow(error))
-
-    async def _await(self, item: Awaitable[Any]) -> object:
         try:
-            item = await item
+            item = await self._items.athrow(error)
         except StopAsyncIteration:
             return END
-        return self._take(item)
+        return self._take(item) or await self._anext()
 
 
 def _is_stream(result: object) -> bool:
@@ -100,7 +132,8 @@ class OutputSender:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._values = OutputEncoder(job.folder)
-        self._index = 0  # of the next item
+        self.next_index = 0
+        self.hold: Final = job.run_log.hold_item
         self.is_stream = False
 
     def look_at(self, result: Any, *, awaits: bool) -> Items | Encoded | Unencoded:
@@ -117,7 +150,7 @@ class OutputSender:
 
     def encode(self, value: Any, *, yielded: bool = False, in_thread: bool = False) -> Encoded | Unencoded:
         """One item as it travels; see ``OutputEncoder.item`` for what it raises."""
-        index = self._index if self.is_stream else None
+        index = self.next_index if self.is_stream else None
         if in_thread and is_file(value):
             return Unencoded(partial(self._values.item, value, index, yielded=yielded))
         return self._values.item(value, index, yielded=yielded)
@@ -141,8 +174,8 @@ class OutputSender:
         Raises:
           OSError: if that can't be written.
         """
-        index = self._index
-        self._index = index + 1
+        index = self.next_index
+        self.next_index = index + 1
         if isinstance(wire, bytes) and len(wire) <= MAX_INLINE:
             return encode_frame(OutputChunk(msgspec.Raw(wire), index))
         if isinstance(wire, FileItem):

@@ -194,17 +194,20 @@ class Job:
 
     # From the code of the run
 
-    def write(self, frame: bytearray) -> None:
-        """Send a frame once there is room; a cancel of the run ends the wait, and the frame is sent all the same.
+    def put(self, frame: bytearray | None) -> bool:
+        """Send a frame, behind all that waits; or what waits alone. Whether that needs room before more is made.
 
         Raises:
           WriterBroken: if the parent has closed the socket.
         """
+        if frame is None:
+            self.run_log.send()
+        else:
+            self.run_log.post_frame(frame)
         writer = self.slot.writer
-        self.run_log.send()  # what was printed before it
-        if writer.full:
-            writer.wait(gate.wake_fd)
-        writer.write(frame)
+        if writer.broken is not None:
+            raise WriterBroken(writer.broken)
+        return writer.full
 
     def _record(self, name: str, value: Any, mode: Mode) -> None:
         """Send one metric, from any thread of the run. After its end: nothing."""

@@ -5,9 +5,10 @@ task, a trio task) does the step in its own way, with user code open to a cancel
 answers with its result, or by throwing what it raised. So the order of things, and what becomes of a fault, is the
 same for all kinds of runners.
 
-What a generator has yielded is sent before it is asked for more. A cancel that comes between two items is thrown into
-it: scopes and time-outs of its own may be around what we do then. If it yields on all the same, that counts where the
-cancel was meant for one of those, and is the end where it was meant for the run.
+Small items are taken many in one step, and travel together; the step ends when they are to be sent. A cancel that comes
+between two items is thrown into the generator: scopes and time-outs of its own may be around what we do then. If it
+yields on all the same, that counts where the cancel was meant for one of those, and is the end where it was meant for
+the run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
-from cog_trio.worker.runs.output_sender import END, Items, OutputSender, Unencoded
+from cog_trio.worker.runs.output_sender import DUE, END, Items, OutputSender, Unencoded
 from cog_trio.worker.runs.slots import Job
 
 if sys.version_info >= (3, 11):
@@ -50,9 +51,9 @@ class InThread(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send a frame once there is room, then give others their turn; a cancel ends the wait, not the sending."""
+    """Send a frame, or what waits to be sent; then wait for room, if need be, and give others their turn."""
 
-    frame: bytearray
+    frame: bytearray | None
 
 
 Step: TypeAlias = Call | Await | InThread | Send
@@ -88,19 +89,20 @@ def walk(
                 outputs.keep((yield InThread(found.encode)) if isinstance(found, Unencoded) else found)
             else:
                 items = found
-                while (found := (yield _next(items, faults))) is not END:
-                    if faults and is_cut():
-                        break
-                    faults.clear()
+                while True:
                     try:
+                        found = yield _next(items, faults)
+                        if faults and found is not END and is_cut():
+                            break
+                        faults.clear()
+                        if found is END:
+                            break
                         found = (yield InThread(found.encode)) if isinstance(found, Unencoded) else found
-                        yield Send(outputs.frame(found))
+                        yield Send(None if found is DUE else outputs.frame(found))
                     except cancel as error:
                         if not items.can_throw:
                             raise
-                        faults.append(error)
-                else:
-                    faults.clear()
+                        faults[:] = [error]
     except BaseException as error:  # noqa: BLE001  whatever user code raises is the run's failure, not ours
         faults[:] = [error]
     if items is not None and items.close is not None:
@@ -162,8 +164,8 @@ class RunTask(ABC):
         """Call ours in a thread. Cancellation: raised when the call has ended."""
 
     @abstractmethod
-    async def send(self, frame: bytearray) -> None:
-        """Send a frame once there is room, then give others their turn. Cancellation: the frame is sent."""
+    async def send(self, frame: bytearray | None) -> None:
+        """Send a frame, or what waits; then wait for room, and give others their turn. Cancellation: it is sent."""
 
 
 def _outcome(function: Callable[[], Any]) -> Any:

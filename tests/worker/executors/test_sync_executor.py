@@ -79,8 +79,9 @@ async def test_values_that_are_one_many_or_none(tmp_path: Path) -> None:
             assert outcome.outputs == outputs, body
             assert isinstance(outcome.terminal, Done)
             assert outcome.terminal.is_stream is many, body
-            chunks = [frame.index for frame in outcome.frames if isinstance(frame, OutputChunk)]
-            assert chunks == ([*range(len(outputs))] if many else [])  # one value leaves with the terminal message
+            assert outcome.indexes == (
+                [*range(len(outputs))] if many else []
+            )  # one value leaves with the terminal message
 
 
 @pytest.mark.covers("worker:W37")
@@ -206,7 +207,7 @@ async def test_oversized_value_spills_into_the_runs_folder(tmp_path: Path) -> No
         assert outcome.terminal.folder
         assert file.kind.type is FileOutputKind.OVERSIZED
         assert file.index == 1
-        assert [frame.index for frame in outcome.frames if isinstance(frame, OutputChunk)] == [0, 2]
+        assert outcome.indexes == [0, 2]
         path = Path(file.filename)
         assert len(msgspec.json.decode(read(path))) == MAX_INLINE
         assert path.parent.stat().st_mode & 0o777 == 0o700
