@@ -163,7 +163,11 @@ async def test_a_reader_of_the_log_that_stalls_stops_nobody(tmp_path: Path) -> N
             for _ in range(2):
                 assert (await server.predict(mib=0, lines=10_000, width=1000))["status"] == "succeeded"
             metrics = (await server.client.get("/metrics")).text.splitlines()
-            (count,) = [float(line.split()[1]) for line in metrics if line.startswith("cog_log_lines_dropped_total ")]
+            (count,) = [
+                float(line.split()[1])
+                for line in metrics
+                if line.startswith('cog_log_lines_dropped_total{by="service_log"} ')
+            ]
             assert count > 0
             records = await server.read()
     told = [record for record in records if record["message"].endswith("log lines were dropped: stderr is too slow")]

@@ -95,10 +95,8 @@ FAMILIES: Final = (
     MetricFamily("cog_predictions_failed", "counter", "Those that failed, by whose doing it was", ("mode", "reason")),
     MetricFamily("cog_predictions_refused", "counter", "Predictions that were not created, by why", ("mode", "reason")),
     MetricFamily("cog_webhooks_failed", "counter", "Webhooks that were given up", ("event",)),
+    MetricFamily("cog_log_lines_dropped", "counter", "Log lines that were dropped, by where", ("by",)),
     MetricFamily("cog_internal_errors", "counter", "Faults of the server that failed one thing each", ("where",)),
-    MetricFamily(
-        "cog_log_lines_dropped", "counter", "Lines of the log that a slow reader or a worker's flood has cost"
-    ),
     MetricFamily("cog_workers_lost", "counter", "Workers that ended unasked"),
     MetricFamily("cog_worker_restarts", "counter", "Workers that took the place of one that was lost"),
     MetricFamily("cog_setup_seconds", "gauge", "From the start of the first worker to ready"),
@@ -230,8 +228,12 @@ class Metrics:
             "cog_predictions_failed": self._failed.items(),
             "cog_predictions_refused": self._refused.items(),
             "cog_webhooks_failed": [(("completed",), now.webhooks_failed), (("progress",), now.webhooks_lost)],
+            "cog_log_lines_dropped": [
+                (("log_limit",), now.lines_over_limit),
+                (("service_log",), now.service_lines_dropped),
+                (("worker",), now.worker_lines_dropped),
+            ],
             "cog_internal_errors": [((where.value,), count) for where, count in internal_errors.counts.items()],
-            "cog_log_lines_dropped": [((), now.log_lines_dropped)],
             "cog_workers_lost": [((), self._lost)],
             "cog_worker_restarts": [((), now.respawns)],
             "cog_setup_seconds": [((), seconds) for seconds in _setup(health)],

@@ -176,9 +176,15 @@ class PredictionTasks:
         self._service_events.has_finished(prediction)
         del self.open[prediction.id]
         self.retained.add(prediction)
-        if dropped := prediction.dropped_logs:
+        lines, size = prediction.dropped_logs
+        if lines:
+            self._service_events.lines_over_limit += lines
             log.warning(
-                "%d bytes of log text were dropped: over %d", dropped, self._log_limit, extra={"id": prediction.id}
+                "%d log lines (%d bytes) were dropped: over the limit of %d bytes",
+                lines,
+                size,
+                self._log_limit,
+                extra={"id": prediction.id},
             )
         if run.folder_made:
             self._workspace.discard(run.folder)

@@ -189,7 +189,9 @@ class PredictionService(PythonAPI):
             webhooks=self._webhooks.pending,
             webhooks_failed=self._webhooks.failed,
             webhooks_lost=self._webhooks.lost,
-            log_lines_dropped=self._service_events.worker_lines_dropped + self._service_events.log_lines_dropped(),
+            service_lines_dropped=self._service_events.service_lines_dropped(),
+            worker_lines_dropped=self._service_events.worker_lines_dropped,
+            lines_over_limit=self._service_events.lines_over_limit,
         )
 
     def events(self) -> AbstractAsyncContextManager[Feed]:
@@ -215,7 +217,7 @@ class PredictionService(PythonAPI):
           lines_dropped: returns how many lines it has dropped so far, for ``statistics``.
         """
         self._service_events.on_printed = printed
-        self._service_events.log_lines_dropped = lines_dropped
+        self._service_events.service_lines_dropped = lines_dropped
 
     # What it does.
 

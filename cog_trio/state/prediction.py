@@ -316,9 +316,9 @@ class Prediction:
         return self._logs.text
 
     @property
-    def dropped_logs(self) -> int:
-        """Bytes of log text beyond the limit."""
-        return self._logs.dropped
+    def dropped_logs(self) -> tuple[int, int]:
+        """Lines and bytes of log text beyond the limit."""
+        return self._logs.dropped_lines, self._logs.dropped
 
     @property
     def next_index(self) -> int:

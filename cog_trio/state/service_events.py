@@ -136,7 +136,9 @@ class Statistics:
     webhooks: int  # predictions whose webhooks are not all delivered yet
     webhooks_failed: int  # terminal webhooks that were given up
     webhooks_lost: int  # others that were not delivered
-    log_lines_dropped: int  # lines of the log that a slow reader or a worker's flood has cost
+    service_lines_dropped: int  # lines of the service log that its slow reader has cost
+    worker_lines_dropped: int  # log lines that workers dropped
+    lines_over_limit: int  # log lines that predictions did not keep
 
 
 Callback: TypeAlias = Callable[[ServiceEvent], None]
@@ -150,10 +152,11 @@ class ServiceEvents:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.now = now
         self.on_printed: Printed | None = None
-        self.log_lines_dropped: Callable[[], int] = lambda: 0  # by the log of this process
+        self.service_lines_dropped: Callable[[], int] = lambda: 0  # by the log of this process
         self.worker_lines_dropped = 0
         self.created = 0
         self.refused = 0
+        self.lines_over_limit = 0
         self.finished = dict.fromkeys((Status.SUCCEEDED, Status.FAILED, Status.CANCELED), 0)
         self._observers: dict[object, Callback] = {}
         self._feeds: set[Feed] = set()

@@ -83,9 +83,8 @@ async def test_what_is_true_now_is_asked_at_the_scrape() -> None:
     metrics = Metrics(service)
     assert (await shown(metrics))["cog_slots",] == 0
     service.numbers = replace(NOTHING, slots=4, idle=1, running=3, queued=7, workers=2, respawns=5, retained=8)
-    service.numbers = replace(
-        service.numbers, retained_bytes=9, webhooks=10, webhooks_failed=11, webhooks_lost=12, log_lines_dropped=13
-    )
+    service.numbers = replace(service.numbers, retained_bytes=9, webhooks=10, webhooks_failed=11, webhooks_lost=12)
+    service.numbers = replace(service.numbers, lines_over_limit=13, worker_lines_dropped=14, service_lines_dropped=15)
     now = await shown(metrics)
     assert {name: value for (name, *labels), value in now.items() if not labels and not name.endswith("_info")} == {
         "cog_slots": 4,
@@ -97,12 +96,14 @@ async def test_what_is_true_now_is_asked_at_the_scrape() -> None:
         "cog_predictions_retained": 8,
         "cog_predictions_retained_bytes": 9,
         "cog_webhooks_pending": 10,
-        "cog_log_lines_dropped_total": 13,
         "cog_workers_lost_total": 0,
         "cog_worker_restarts_total": 5,
     }
     assert now["cog_webhooks_failed_total", "completed"] == 11
     assert now["cog_webhooks_failed_total", "progress"] == 12
+    assert now["cog_log_lines_dropped_total", "log_limit"] == 13
+    assert now["cog_log_lines_dropped_total", "worker"] == 14
+    assert now["cog_log_lines_dropped_total", "service_log"] == 15
     assert now["cog_build_info", "0.23.1", "3.11", "1"] == 1
 
 

@@ -1200,6 +1200,7 @@ async def test_text_after_setup_goes_to_the_user_log_with_its_id(
         for line in [("late", "p1"), ("lines", "p1"), ("nobody's", None), ("told", None)]:
             assert line in told
         assert "dropped 3 log lines within 5000 ms" in caplog.text
+        assert service.statistics().worker_lines_dropped == 3
         assert service.health().setup == before
 
 
@@ -1210,4 +1211,5 @@ async def test_D25_a_prediction_over_the_log_limit_says_so(
     async with serving(scripted(LogLine(LogSource.STDOUT, "x" * 50)), settings=Settings(log_limit=10)) as (service, _):
         prediction = await service.predict(id="a")
         assert prediction.logs == "x" * 10 + "\n[**** LOGS TRUNCATED AT 10 BYTES ****]\n"
-        assert "40 bytes of log text were dropped" in caplog.text
+        assert "1 log lines (40 bytes) were dropped: over the limit of 10 bytes" in caplog.text
+        assert service.statistics().lines_over_limit == 1

@@ -309,7 +309,7 @@ async def test_D25_logs_are_bounded_with_a_visible_mark() -> None:
     prediction.append_log("67é90abc")
     prediction.append_log("more")
     assert prediction.logs == f"1234567é9\n{logs_truncated(10)}\n"
-    assert prediction.dropped_logs == len("0abc") + len("more")
+    assert prediction.dropped_logs == (1, len("0abc") + len("more"))
 
 
 def test_log_text_is_cut_between_characters() -> None:

@@ -136,9 +136,9 @@ class TextLog(ABC):
         room = 0 if self._cutting else max(LOOP_ROOM - writer.pending, 0)
         if len(text) <= room:
             return text
-        if self._drop is not None:
-            lines = text.count("\n", room) if isinstance(text, str) else text.count(b"\n", room)
-            self._drop(lines or 1)
+        lines = text.count("\n", room) if isinstance(text, str) else text.count(b"\n", room)
+        if lines and self._drop is not None:
+            self._drop(lines)
         if self._cutting:
             return ""
         self._cutting = True

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from cog_trio.bridge.protocol import MAX_ERROR, Healthcheck, HealthcheckResult, Log, SlotResponse
+from cog_trio.bridge.protocol import MAX_ERROR, DroppedLogs, Healthcheck, HealthcheckResult, Log, SlotResponse
 from tests.worker.cancel.test_gate import PROMPT, cancel_when
 from tests.worker.executors import test_asyncio_executor, test_sync_executor, test_trio_executor
 from tests.worker.rig import Outcome, open_worker
@@ -70,6 +70,35 @@ async def test_W12_W45_W47_W52_the_same_values(tmp_path: Path, kind: str) -> Non
         assert outcome.outputs == [VALUES[code]], (code, outcome)
         if "stdin" in code:
             assert outcome.logs() == "''\n"
+
+
+PRINTS: Final = """
+    import cog, LIB
+    MARK
+    class Runner(cog.BaseRunner):
+        async def run(self, lines: int) -> str:
+            for number in range(lines):
+                print("x" * 1000, number)
+            return "done"
+"""
+
+
+@pytest.mark.parametrize(("mark", "lib"), [("", "asyncio"), ("@cog.trio", "trio")])
+async def test_a_run_that_prints_to_a_slow_reader_stops_no_other_run(tmp_path: Path, mark: str, lib: str) -> None:
+    """Given two slots, one of which is not read, then runs on the other go on, and what was cut is counted."""
+    async with open_worker(tmp_path, PRINTS.replace("MARK", mark).replace("LIB", lib), max_concurrency=2) as parent:
+        loud = await parent.predict({"lines": 20_000})
+        dropped = await parent.hear(DroppedLogs)
+        assert dropped.interval_millis > 0
+        for _ in range(3):
+            assert (await parent.run({"lines": 1}, slot=1)).outputs == ["done"]
+        outcome = await parent.finish(loud)
+        assert outcome.outputs == ["done"]
+        text = outcome.logs()
+        assert await parent.leave() == 0
+        assert text.count("LOGS TRUNCATED AT 4 MiB") == 1
+        lines = sum(message.count for message in parent.heard if isinstance(message, DroppedLogs))
+        assert text.count("x" * 1000) + lines in (20_000, 20_001)  # the line that was cut may count twice
 
 
 IN_CONTEXT: Final = """
