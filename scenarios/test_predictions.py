@@ -29,6 +29,22 @@ async def test_state_on_self_stays_and_nothing_else_does(serve_model: ServeModel
     assert [reply["metrics"]["name"] for reply in (first, failed, third)] == ["one", "two", "three"]
 
 
+@pytest.mark.parametrize("descriptor", [1, 2])
+async def test_c_code_that_holds_the_interpreter_may_write_more_than_a_pipe_holds(
+    serve_model: ServeModel, descriptor: int
+) -> None:
+    """Given a call into C that keeps the interpreter, when it writes 5 MB to stdout or stderr, then the run succeeds,
+    its logs hold all of it, and the next prediction is served."""
+    with trio.fail_after(60):
+        async with serve_model("holds_pipe.py") as server:
+            reply = (await server.predict({"descriptor": descriptor})).json()
+            assert (await server.predict({"lines": 1})).json()["logs"] == "before\na line of C code\nafter\n"
+    assert (reply["status"], reply["output"]) == ("succeeded", "done")
+    assert reply["logs"].startswith("before\n")
+    assert reply["logs"].endswith("\nafter\n")
+    assert reply["logs"].count("a line of C code\n") == 300_000
+
+
 @pytest.mark.covers("http:W1")
 async def test_W1_500_back_to_back_on_one_connection_are_500_times_200(serve_model: ServeModel) -> None:
     """Given one slot, when 500 predictions follow each other on one connection, then each gets 200."""

@@ -186,6 +186,7 @@ class Orchestrator:
                 async with trio.open_nursery() as self._nursery:
                     self._nursery.start_soon(self._write_control)
                     self._nursery.start_soon(self._read_control)
+                    self._nursery.start_soon(self._link.relieve, self._apply_captured)
                     self._open_slot(self._link.slot0)
                     if (timeout := self._setup_timeout) is not None:
                         cause = deadlines.SETUP_TIMED_OUT.format(timeout)

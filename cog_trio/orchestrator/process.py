@@ -9,6 +9,7 @@ then it is reaped.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import signal
@@ -27,6 +28,9 @@ from cog_trio.bridge.protocol import LogSource
 from cog_trio.orchestrator.spawn import WorkerProcess
 
 DESCRIPTORS_A_MESSAGE: Final = 200  # the kernel takes at most 253
+LOOK: Final = 0.5  # seconds between two looks at the capture pipes
+NEXT_LOOK: Final = 0.02  # the same while one of them stays full
+_PIPE: Final = 2**16  # bytes that a pipe holds, where the system does not say
 _CHUNK: Final = 2**18  # bytes a read of what was left
 _CGROUP: Final = Path("/proc/self/cgroup")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -58,6 +62,13 @@ class WorkerLink(Protocol):
 
     def captured(self) -> list[tuple[LogSource, str]]:
         """Text that the ended worker wrote to descriptors 1 and 2 and did not read back itself."""
+
+    async def relieve(self, take: Callable[[LogSource, str], None]) -> None:
+        """Read what the living worker wrote to descriptors 1 and 2 and can't read back itself; never returns.
+
+        C code that holds the interpreter and writes more than a pipe holds would wait for its own process for ever.
+        Cancellation: nothing is lost.
+        """
 
     def reap(self) -> str:
         """Reap the ended worker and close our ends; return how it ended, as in ``Worker died: <this>``."""
@@ -151,6 +162,18 @@ class ProcessLink:
                 texts.append((source, data.decode(errors="replace")))
         return texts
 
+    async def relieve(self, take: Callable[[LogSource, str], None]) -> None:
+        pipes = [_CapturePipe(source, fd) for source, fd in zip(LogSource, self._process.captures, strict=True)]
+        while True:
+            await trio.sleep(NEXT_LOOK if any(pipe.stuck for pipe in pipes) else LOOK)
+            for pipe in pipes:
+                if pipe.is_stuck() and not self._has_unread():
+                    take(pipe.source, pipe.read())
+
+    def _has_unread(self) -> bool:
+        """Return whether the worker has sent what we have not read: then it may wait for us, and must."""
+        return any(map(_waiting, (self._up.descriptor, *(sock.fileno() for sock in self._sockets))))
+
     def reap(self) -> str:
         status = self._process.reap()
         self.abandon()
@@ -166,6 +189,31 @@ class ProcessLink:
         for sock in self._sockets:
             sock.close()
         self._process.close()
+
+
+class _CapturePipe:
+    """The read end of one capture pipe, which is the worker's to read while it can."""
+
+    def __init__(self, source: LogSource, descriptor: int) -> None:
+        self.source: Final = source
+        self.stuck = False
+        self._descriptor = descriptor
+        self._held = -1  # bytes at the last look
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        size = getattr(fcntl, "F_GETPIPE_SZ", None)
+        # Less than half of it may be all that fits: a page that a write has begun takes no part of a longer one.
+        self._full = (_PIPE if size is None else fcntl.fcntl(descriptor, size)) // 3
+        os.set_blocking(descriptor, False)
+
+    def is_stuck(self) -> bool:
+        """Return whether the pipe is full and was not read since the last look."""
+        held = _waiting(self._descriptor)
+        self.stuck = held >= self._full and (self.stuck or held == self._held)
+        self._held = held
+        return self.stuck
+
+    def read(self) -> str:
+        return self._decode(_read_now(self._descriptor))
 
 
 def adopt(worker: WorkerProcess | WorkerLink) -> WorkerLink:
@@ -196,16 +244,21 @@ def _open_pidfd(pid: int) -> int | None:
         return None
 
 
+def _waiting(descriptor: int) -> int:
+    """Return how many bytes stand in a pipe or socket, to be read."""
+    count = array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
+
+
 def _read_now(descriptor: int) -> bytes:
     """Return what stands in a pipe or socket at this moment, which its buffer bounds.
 
     A child that the worker has left behind may hold the other end and write on: that is not waited for, nor read.
     """
-    count = array("i", [0])
-    fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    data = bytearray()
+    data, count = bytearray(), _waiting(descriptor)
     try:
-        while (missing := count[0] - len(data)) > 0 and (chunk := os.read(descriptor, min(missing, _CHUNK))):
+        while (missing := count - len(data)) > 0 and (chunk := os.read(descriptor, min(missing, _CHUNK))):
             data += chunk
     except (BlockingIOError, ConnectionResetError):
         pass  # nothing more, against what was said

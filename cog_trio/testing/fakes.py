@@ -163,6 +163,9 @@ class FakeWorker:
     def captured(self) -> list[tuple[LogSource, str]]:
         return self.unread
 
+    async def relieve(self, take: Callable[[LogSource, str], None]) -> None:
+        await trio.sleep_forever()  # it reads its own pipes
+
     def reap(self) -> str:
         assert self.status is not None
         self.reaped = True

@@ -61,6 +61,57 @@ async def bury(link: ProcessLink) -> str:
     return link.reap()
 
 
+STUCK = """
+    import os, sys
+    os.write(1, "\u20ac".encode() * 1_000_000 + b"end of stdout")  # three times what the pipe holds; nobody reads it
+    os.write(2, b"y" * 3_000_000)
+    os.write(int(sys.argv[3]), b"\\n")
+    os.write(2, b"end of stderr")
+    sys.stdin.read()
+"""
+
+
+async def test_a_pipe_that_stays_full_is_read() -> None:
+    """Given a worker that can't read its own pipes, when one stays full, then we read it, until it is not."""
+    code = STUCK.replace("os.write(1,", "os.write(int(sys.argv[3]),")  # its stdout as spawned is the control channel
+    with child(code) as process, trio.fail_after(LIMIT):
+        link = ProcessLink(process)
+        texts = {LogSource.STDOUT: "", LogSource.STDERR: ""}
+        async with trio.open_nursery() as nursery:
+
+            def take(source: LogSource, text: str) -> None:
+                texts[source] += text
+                if len(texts[LogSource.STDERR]) > 2_500_000:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(link.relieve, take)
+        text = texts[LogSource.STDOUT]
+        assert ("\u20ac" * 1_000_000 + "end of stdout").startswith(text)  # no character is torn, nothing is left out
+        assert 3 * len(text) > 3_000_000 - CAPACITY  # the last part is the worker's to read
+        await bury(link)
+
+
+async def test_a_pipe_whose_worker_waits_for_us_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given bytes on a slot's socket that we have not read, a full pipe is as it must be: its writer waits."""
+    code = """
+        import os, sys, time
+        os.write(int(sys.argv[1]), b"unread")
+        os.write(2, b"y" * 3_000_000)
+    """
+    monkeypatch.setattr(module, "LOOK", 0.02)
+    with child(code) as process, trio.fail_after(LIMIT):
+        link = ProcessLink(process)
+        assert isinstance(link.slot0, trio.SocketStream)
+        while module._waiting(process.captures[1]) < 2**16 or not module._waiting(link.slot0.socket.fileno()):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        with trio.move_on_after(0.5):
+            await link.relieve(lambda source, text: pytest.fail("it was read"))
+        assert await link.slot0.receive_some() == b"unread"
+        with trio.CancelScope() as scope:
+            await link.relieve(lambda source, text: scope.cancel())
+        await bury(link)
+
+
 @pytest.mark.covers("worker:W2")
 @pytest.mark.parametrize("pidfd", [True, False])
 async def test_W2_the_exit_is_seen_whatever_its_children_hold(pidfd: bool) -> None:
