@@ -61,7 +61,8 @@ def serve(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int
             if isinstance(error, BaseExceptionGroup) and error.split(Exception)[1] is not None:
                 raise  # KeyboardInterrupt and the like are not a fault
             log.critical("the server has failed", exc_info=error.__cause__ or error)
-            return fail(plan.name, f"the server has failed: {one_line(error)}", BROKEN)
+            why = one_line(error)
+    return fail(plan.name, f"the server has failed: {why}", BROKEN)  # the last line, behind what waited in the log
 
 
 def _say_start(plan: LaunchPlan) -> None:

@@ -68,6 +68,7 @@ def test_bash_is_offered_the_rest_of_its_word(
     assert capsys.readouterr().out.split() == [f"plain,{text}" for text in offered]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_the_script_completes_in_a_real_bash() -> None:
     """What bash has in its reply when it has cut the word at ``=`` and ``@``."""
