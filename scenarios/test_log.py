@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,7 +70,10 @@ async def _open_server(folder: Path, model: str | Path, *flags: str) -> AsyncIte
     transport = httpx.AsyncHTTPTransport(uds=path)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
-            while not os.path.exists(path) or (await client.get("/health-check")).json()["status"] != "READY":
+            ready = False
+            while not ready:
+                with suppress(httpx.ConnectError):  # it does not listen yet
+                    ready = (await client.get("/health-check")).json()["status"] == "READY"
                 await trio.sleep(POLL)
             yield Server(process, client)
     finally:
@@ -172,3 +175,31 @@ async def test_a_reader_of_the_log_that_stalls_stops_nobody(tmp_path: Path) -> N
             records = await server.read()
     told = [record for record in records if record["message"].endswith("log lines were dropped: stderr is too slow")]
     assert sum(int(record["message"].split()[0]) for record in told) >= count
+
+
+async def test_SIGUSR1_writes_what_the_server_is_doing(tmp_path: Path) -> None:
+    """Given a prediction that hangs, when SIGUSR1 comes, then the log names it, its stage and the waiting tasks, and
+    the prediction goes on."""
+    gate = tmp_path / "gate"
+    with trio.fail_after(50):
+        async with _open_server(tmp_path, MODELS / "talks.py", "--log-level", "warning") as server:
+            done: list[dict[str, Any]] = []
+
+            async def predict() -> None:
+                done.append(await server.predict(gate=str(gate)))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(predict)
+                while (await server.client.get("/health-check")).json()["status"] != "BUSY":
+                    await trio.sleep(POLL)
+                server.process.send_signal(signal.SIGUSR1)
+                await server.client.get("/livez")
+                gate.touch()
+            assert done[0]["status"] == "succeeded"
+            messages = [record["message"] for record in await server.read()]
+    states = [message for message in messages if message.startswith("state: ")]
+    assert "predictions running: 1, queued: 0" in states[0]
+    assert any(f"predict {done[0]['id']}: processing, created " in state for state in states)
+    assert any("task " in state and "program.py" in state for state in states)
+    assert any(state.startswith("state: thread ") for state in states)
+    assert len(states) < 300

@@ -86,11 +86,11 @@ def test_methods_are_as_they_are_shown(owner: type, name: str, shown: str, await
 
 def test_what_routes_ask_of_the_service_and_no_more_is_left_out() -> None:
     """Each public method is on the page, but those that face the transports and the command line (``required``,
-    ``validate_input``, ``attach_log``)."""
+    ``validate_input``, ``attach_log``, ``in_flight``)."""
     public = {name for name, _ in inspect.getmembers(cog_trio.PredictionService, inspect.isfunction) if name[0] != "_"}
     shown = {name for name, _, _ in calls("`PredictionService`")}
     others = {"admit", "create", "watch", "follow", "creator_left", "join", "required", "serves"}
-    assert public - shown == others | {"check_input", "validate_input", "attach_log"}
+    assert public - shown == others | {"check_input", "validate_input", "attach_log", "in_flight"}
     assert shown <= public
 
 

@@ -169,6 +169,10 @@ class PredictionService(PythonAPI):
         """The prediction of this id, if it is in flight."""
         return self._tasks.open.get(id)
 
+    def in_flight(self) -> list[Prediction]:
+        """The predictions that have not ended, the oldest first."""
+        return list(self._tasks.open.values())
+
     def statistics(self) -> Statistics:
         """The service in numbers, now."""
         finished, queued = self._service_events.finished, len(self._queue)

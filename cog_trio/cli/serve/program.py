@@ -107,6 +107,7 @@ async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int
                 return fail(plan.name, f"{error}{hint}", CANNOT_LISTEN)
             log.info("Listening on %s", ", ".join(urls), extra={"urls": urls})
             nursery.start_soon(_advise, service, plan)
+            nursery.start_soon(_watch_dumps, service)
             nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown)
             if plan.settings.reload:
                 from cog_trio.cli.serve.reload_watcher import watch
@@ -121,6 +122,15 @@ async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int
     ended = "" if prediction_log is None else f", predictions: {prediction_log.ended}"
     log.info("Stopped%s, log lines dropped: %d", ended, handler.dropped)
     return 0
+
+
+async def _watch_dumps(service: cog_trio.PredictionService) -> None:
+    """Write what the server is doing to the log at each SIGUSR1."""
+    from cog_trio.cli.serve.state_dump import dump_state
+
+    with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+        async for _ in signals:
+            dump_state(service)
 
 
 async def _advise(service: cog_trio.PredictionService, plan: LaunchPlan) -> None:
