@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import trio
 
-from cog_trio.cli.run.display import Display
+from cog_trio.cli.options import NAME
+from cog_trio.cli.run.display import Display, plain
 from cog_trio.cli.run.output_writer import BadOutput
 from cog_trio.cli.run.remote_server import RemoteServer, ServerGone, ServerRefused, finished, refusal, understood
 from cog_trio.cli.run.session import encode
@@ -30,6 +31,7 @@ JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 POLL: Final = 0.5  # seconds between two requests for the state
 SILENCE: Final = 60.0  # seconds without a byte of a stream, which has a comment every 15 s: it is dead
+PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each try to resume a stream that broke
 CANCEL: Final = 10.0  # seconds for a cancel to be taken
 LARGEST: Final = 2**31  # bytes of an event: an output with its files
 WAITS: Final = httpx.Timeout(10.0, read=None, write=None, pool=None)
@@ -49,6 +51,7 @@ class HttpRun:
         self._url = f"{server.base}/{family}/run-{secrets.token_hex(8)}"
         self._cancel = trio.Event()
         self._logs = 0  # characters that were shown
+        self._last_id = ""  # of the last event that was shown; empty: of a server that names none
 
     async def stream(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Run it and show its events; gives it at its end.
@@ -142,16 +145,58 @@ class HttpRun:
     # Events.
 
     async def _stream(self, body: bytes, nursery: trio.Nursery) -> Mapping[str, Any]:
-        headers = {**self._server.headers, "content-type": JSON, "accept": EVENTS}
+        prediction: Mapping[str, Any] | None = None
+        try:
+            prediction = await self._read_stream("PUT", {"content-type": JSON}, body)
+            why = "the stream ended before the run did"
+        except httpx.TransportError as error:
+            if not self._last_id:
+                raise
+            why = error_reason(error)
+        if prediction is None and self._last_id:
+            self._console.say(f"{NAME}: the stream of {plain(self._server.url)} broke ({plain(why)}): resuming it")
+            prediction = await self._resume()
+        if prediction is None:
+            raise ServerGone(f"{self._server.url} went away: {why}")
+        return prediction
+
+    async def _resume(self) -> Mapping[str, Any] | None:
+        """Go on behind the last event that was shown; None if that can't be had in some tries.
+
+        Raises:
+          ServerRefused, ServerGone: with the text for the user.
+        """
+        for pause in PAUSES:
+            await trio.sleep(pause)
+            prediction = None
+            with suppress(httpx.TransportError):
+                prediction = await self._read_stream("GET", {"last-event-id": self._last_id})
+            if prediction is not None and prediction["status"] == "canceled" and not self._cancel.is_set():
+                raise ServerGone(f"{self._server.url} cancelled the run when its stream broke (see its --stream-grace)")
+            if prediction is not None:
+                return prediction
+        return None
+
+    async def _read_stream(self, method: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, Any] | None:
+        """Show the events of one request; the run, if it is over, None if the stream ends before that.
+
+        Raises:
+          ServerRefused: the server answers something else.
+          httpx.TransportError: the connection broke.
+        """
+        headers = {**self._server.headers, **headers, "accept": EVENTS}
         client = self._server.client
-        async with client.stream("PUT", self._url, content=body, headers=headers, timeout=STREAMS) as reply:
+        async with client.stream(method, self._url, content=body, headers=headers, timeout=STREAMS) as reply:
             if reply.status_code != 200 or not reply.headers.get("content-type", "").startswith(EVENTS):
                 raise refusal(reply.status_code, await reply.aread())
-            async with open_body(reply) as pieces, aclosing(events(pieces)) as stream:
+            async with open_body(reply) as pieces, aclosing(events(pieces, self._note_id)) as stream:
                 async for event, data in stream:
                     if (prediction := await show_event(event, data, self._display, self._console)) is not None:
                         return prediction
-        raise ServerGone(f"{self._server.url} went away: the stream ended before the run did")
+        return None
+
+    def _note_id(self, id: str) -> None:
+        self._last_id = id
 
 
 async def show_event(event: str, data: Any, display: Display, console: Console) -> Mapping[str, Any] | None:
@@ -178,13 +223,16 @@ async def show_event(event: str, data: Any, display: Display, console: Console) 
     return None
 
 
-async def events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, Any], None]:
-    """Server-sent events out of a body in pieces: name and decoded data.
+async def events(
+    pieces: AsyncIterator[bytes], on_id: Callable[[str], None] = lambda id: None
+) -> AsyncGenerator[tuple[str, Any], None]:
+    """Server-sent events out of a body in pieces: name and decoded data. ``on_id`` is called with the id of an event
+    when whoever reads comes back for the next one.
 
     Raises:
       ServerRefused: one of them is no event, or larger than ``LARGEST``.
     """
-    name, data, begun, size = "", bytearray(), [b""], 0
+    name, id, data, begun, size = "", "", bytearray(), [b""], 0
     async for piece in pieces:
         *ends, rest = piece.split(b"\n")
         for end in ends:
@@ -194,6 +242,8 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, Any]
             value = value.removeprefix(b" ")
             if field == b"event":
                 name = value.decode(errors="replace")
+            elif field == b"id":
+                id = value.decode(errors="replace")
             elif field == b"data":
                 data += value
             elif not line:
@@ -201,7 +251,9 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, Any]
                     with understood(f"the event {name}"):
                         decoded = json.loads(data)
                     yield name, decoded
-                name, data, size = "", bytearray(), 0
+                    if id:
+                        on_id(id)
+                name, id, data, size = "", "", bytearray(), 0
         begun.append(rest)
         size += len(piece)
         if size > LARGEST:
