@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -149,3 +150,27 @@ async def test_a_server_that_is_setting_up_is_waited_for(serve_model: ServeModel
                 assert await command.end() == 0
             assert command.out == b"one two"
             assert command.err.decode().splitlines()[1:] == ["talking"]
+
+
+async def test_a_large_file_goes_up_without_being_in_memory(serve_model: ServeModel, tmp_path: Path) -> None:
+    """Given a large local file, when a run sends it to another server, then the server gets it whole, and the command
+    has not grown with it."""
+    (tmp_path / "model.py").write_text(
+        "from cog import Path\ndef run(file: Path) -> int:\n    return file.stat().st_size\n"
+    )
+    peaks = []
+    with trio.fail_after(60):
+        async with serve_model(f"{tmp_path}/model.py:run", "--body-limit", "200MiB") as server:
+            for size in (1000, 64 * 2**20):
+                (tmp_path / "data.bin").write_bytes(b"x" * size)
+                code = (
+                    "import sys; from cog_trio.cli import options, commands\n"
+                    f"sys.argv[1:] = ['run', '--url', {server.url!r}, '-i', 'file=@{tmp_path}/data.bin']\n"
+                    "code = options.run(commands, 'cog-trio')\n"
+                    "status = open('/proc/self/status').read().partition('VmHWM:')[2]\n"
+                    "print(status.split()[0], file=sys.stderr); sys.exit(code)"
+                )
+                done = await trio.run_process([sys.executable, "-c", code], capture_stdout=True, capture_stderr=True)
+                assert done.stdout == b"%d\n" % size
+                peaks.append(int(done.stderr.split()[-1]))
+    assert peaks[1] - peaks[0] < 16 * 2**10, "KiB"

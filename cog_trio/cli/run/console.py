@@ -24,6 +24,7 @@ from cog_trio.cli.stream_writer import StreamWriter
 if TYPE_CHECKING:
     from cog_trio.cli.run.progress import ProgressLine
 
+FETCHING: Final = "Fetching the inputs"
 OUT: Final = 1
 ERR: Final = 2
 ROOM: Final = 2**20  # bytes that may wait before a producer does
@@ -41,7 +42,8 @@ class Console:
         self.fault: str | None = None  # why, unless the reader has left
         self.dropped = 0  # bytes of text that were not written, and events of the model that were lost
         self.progress_line = progress_line
-        self.measure: Callable[[], tuple[int, int | None] | None] = lambda: None  # bytes of inputs that came, of all
+        self.measured = FETCHING  # what ``measure`` counts
+        self.measure: Callable[[], tuple[int, int | None] | None] = lambda: None  # bytes, of all
         self.writer = StreamWriter(self._has_written)
         self._token: trio.lowlevel.TrioToken | None = None
         self._written = trio.lowlevel.ParkingLot()
@@ -101,7 +103,7 @@ class Console:
             await trio.sleep(TICK)
             silent = trio.current_time() - self._quiet_since >= TICK
             if self._fresh and silent and not self.writer.waiting:
-                self.progress_line.amount(self.measure())
+                self.progress_line.amount(self.measure(), self.measured)
                 self.progress_line.draw()
 
     def _put(self, descriptor: int, data: bytes) -> None:

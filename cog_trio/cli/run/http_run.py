@@ -20,18 +20,19 @@ from cog_trio.cli.options import NAME
 from cog_trio.cli.run.display import Display, plain
 from cog_trio.cli.run.output_writer import BadOutput
 from cog_trio.cli.run.remote_server import RemoteServer, ServerGone, ServerRefused, finished, refusal, understood
-from cog_trio.cli.run.session import encode
 from cog_trio.net.http_client import error_reason, open_body
 
 if TYPE_CHECKING:
     from cog_trio.cli.run.console import Console
     from cog_trio.cli.run.session import StopRequest
+    from cog_trio.cli.run.upload_body import UploadBody
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 POLL: Final = 0.5  # seconds between two requests for the state
 SILENCE: Final = 60.0  # seconds without a byte of a stream, which has a comment every 15 s: it is dead
 PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each try to resume a stream that broke
+MAX_STATE: Final = 8 * 2**20  # bytes of a state that is read now and then; a larger one echoes large inputs
 CANCEL: Final = 10.0  # seconds for a cancel to be taken
 LARGEST: Final = 2**31  # bytes of an event: an output with its files
 WAITS: Final = httpx.Timeout(10.0, read=None, write=None, pool=None)
@@ -53,27 +54,28 @@ class HttpRun:
         self._logs = 0  # characters that were shown
         self._last_id = ""  # of the last event that was shown; empty: of a server that names none
 
-    async def stream(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def stream(self, body: UploadBody) -> Mapping[str, Any]:
         """Run it and show its events; gives it at its end.
 
         Raises:
           ServerRefused, ServerGone: with the text for the user.
           BadOutput: a file of the output can't be written.
         """
-        return await self._beside(self._stream, values)
+        return await self._beside(self._stream, body)
 
-    async def wait(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def wait(self, body: UploadBody) -> Mapping[str, Any]:
         """Run it and wait; gives it at its end. Raises: as ``stream``."""
-        return await self._beside(self._wait, values)
+        return await self._beside(self._wait, body)
 
-    async def _beside(self, send: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _beside(self, send: Any, body: UploadBody) -> Mapping[str, Any]:
         """Ask, and cancel when we are told to; one error leaves the nursery as itself."""
         outcome: Mapping[str, Any] | Exception
         async with trio.open_nursery() as nursery:
             self._stop.gently = self._cancel.set
             nursery.start_soon(self._cancel_when_told)
             try:
-                outcome = await send(await trio.to_thread.run_sync(encode, {"input": values}), nursery)
+                self._console.measure = body.progress
+                outcome = await send(body, nursery)
             except (ServerRefused, ServerGone, BadOutput) as error:
                 outcome = error
             except httpx.HTTPError as error:
@@ -96,14 +98,16 @@ class HttpRun:
 
     # Waiting.
 
-    async def _wait(self, body: bytes, nursery: trio.Nursery) -> Mapping[str, Any]:
+    async def _wait(self, body: UploadBody, nursery: trio.Nursery) -> Mapping[str, Any]:
         nursery.start_soon(self._poll_state)
-        headers = {**self._server.headers, "content-type": JSON}
-        reply = await self._server.client.put(self._url, content=body, headers=headers, timeout=WAITS)
+        headers = {**self._server.headers, "content-type": JSON, "content-length": str(body.size)}
+        client = self._server.client
+        async with client.stream("PUT", self._url, content=body, headers=headers, timeout=WAITS) as reply:
+            content = await self._receive(reply)
         if reply.status_code != 200:
-            raise refusal(reply.status_code, reply.content)
+            raise refusal(reply.status_code, content)
         with understood("the prediction"):
-            prediction = finished(json.loads(reply.content))
+            prediction = finished(json.loads(content))
         self._show_logs(prediction)
         return prediction
 
@@ -112,8 +116,11 @@ class HttpRun:
         while True:
             await trio.sleep(POLL)
             try:
-                reply = await self._server.client.get(self._url, headers=self._server.headers)
-            except httpx.HTTPError:
+                async with self._server.client.stream("GET", self._url, headers=self._server.headers) as reply:
+                    if int(reply.headers.get("content-length", "0")) > MAX_STATE:
+                        return
+                    await reply.aread()
+            except (httpx.HTTPError, ValueError):
                 continue  # the request that waits has the word
             if reply.status_code == 405:
                 return
@@ -142,12 +149,27 @@ class HttpRun:
         self._display.log(logs[self._logs :])
         self._logs = len(logs)
 
+    async def _receive(self, reply: httpx.Response) -> bytes:
+        """The body of a reply; the moving line shows how much of it has come."""
+        length = reply.headers.get("content-length", "")
+        total = int(length) if length.isdecimal() else None
+        pieces: list[bytes] = []
+        size = 0
+        self._console.measure = lambda: (size, total) if size else None
+        self._console.measured = "Receiving the output"
+        async for piece in reply.aiter_bytes():
+            pieces.append(piece)
+            size += len(piece)
+        self._console.measure = lambda: None
+        return b"".join(pieces)
+
     # Events.
 
-    async def _stream(self, body: bytes, nursery: trio.Nursery) -> Mapping[str, Any]:
+    async def _stream(self, body: UploadBody, nursery: trio.Nursery) -> Mapping[str, Any]:
         prediction: Mapping[str, Any] | None = None
         try:
-            prediction = await self._read_stream("PUT", {"content-type": JSON}, body)
+            headers = {"content-type": JSON, "content-length": str(body.size)}
+            prediction = await self._read_stream("PUT", headers, body)
             why = "the stream ended before the run did"
         except httpx.TransportError as error:
             if not self._last_id:
@@ -177,7 +199,9 @@ class HttpRun:
                 return prediction
         return None
 
-    async def _read_stream(self, method: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, Any] | None:
+    async def _read_stream(
+        self, method: str, headers: dict[str, str], body: UploadBody | None = None
+    ) -> Mapping[str, Any] | None:
         """Show the events of one request; the run, if it is over, None if the stream ends before that.
 
         Raises:

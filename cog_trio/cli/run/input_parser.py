@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from cog_trio.files.mime import guess_mime
 
@@ -27,6 +27,7 @@ TRUE: Final = ("true", "1", "yes", "on")
 FALSE: Final = ("false", "0", "no", "off")
 INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 URL: Final = re.compile(r"(?:https?|data):", re.IGNORECASE)
+STDIN: Final = "-"
 PIECE: Final = 3 * 2**18  # bytes of a file that become text at a time: a multiple of 3
 ANY: Final[Mapping[str, Any]] = {}
 
@@ -47,6 +48,14 @@ class _Bad(ValueError):
 
 Read = Callable[[str], bytes]
 """From what stands behind the @ to the content; raises OSError."""
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A ``Read`` that makes the value of a file input itself."""
+
+    def __call__(self, source: str) -> bytes: ...
+    def file_input(self, source: str) -> str: ...
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -200,10 +209,19 @@ def _file(text: str, read: Read) -> str:
 
 
 def _data_url(source: str, read: Read) -> str:
-    content = memoryview(_content(source, read))
+    if not isinstance(read, ReadsFiles):
+        return data_url(source, _content(source, read))
+    try:
+        return read.file_input(source)
+    except OSError as error:
+        raise _unreadable(source, error) from error
+
+
+def data_url(source: str, data: bytes) -> str:
+    """The data URL of a file's content."""
+    content = memoryview(data)
     pieces = [f"data:{guess_mime(source)};base64,"]
     pieces += [str(base64.b64encode(content[at : at + PIECE]), "ascii") for at in range(0, len(content), PIECE)]
-    del content  # of a large file: its text is there twice in a moment
     return "".join(pieces)
 
 
@@ -218,8 +236,12 @@ def _content(source: str, read: Read) -> bytes:
     try:
         return read(source)
     except OSError as error:
-        hint = "; a text that begins with @ is written with @@"
-        raise _Bad(f"{_named(source)} can't be read: {error.strerror or error}{hint}") from error
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: str, error: OSError) -> _Bad:
+    hint = "; a text that begins with @ is written with @@"
+    return _Bad(f"{_named(source)} can't be read: {error.strerror or error}{hint}")
 
 
 def _integer(text: str) -> int | float:
@@ -350,7 +372,7 @@ def resolved(field: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[st
 
 
 def _named(source: str) -> str:
-    return "stdin" if source == "-" else source
+    return "stdin" if source == STDIN else source
 
 
 def _shown(text: str) -> str:

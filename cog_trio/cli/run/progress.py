@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.progress import Progress
-
-FETCHING: Final = "Fetching the inputs"
 
 
 class ProgressLine(Protocol):
     """What the console asks of it. Only ``draw`` and ``hide`` write, from the console's own task."""
 
     def phase(self, text: str) -> None: ...
-    def amount(self, fetched: tuple[int, int | None] | None) -> None: ...
+    def amount(self, fetched: tuple[int, int | None] | None, text: str) -> None: ...
     def draw(self) -> None: ...
     def hide(self) -> None: ...
 
@@ -45,6 +43,7 @@ class RichProgressLine:
         self._console = console
         self._text = ""
         self._amount: tuple[int, int | None] | None = None
+        self._counted = ""  # what the amount is of
         self._shown: Progress | None = None
         self._what: tuple[str, bool] = ("", False)  # that is shown: a text, with or without an amount
         self._since = 0.0
@@ -53,11 +52,11 @@ class RichProgressLine:
         self._text, self._amount = text, None
         self._since = time.monotonic()
 
-    def amount(self, fetched: tuple[int, int | None] | None) -> None:
-        self._amount = fetched
+    def amount(self, fetched: tuple[int, int | None] | None, text: str) -> None:
+        self._amount, self._counted = fetched, text
 
     def draw(self) -> None:
-        what = self._text if self._amount is None else FETCHING, self._amount is not None
+        what = self._text if self._amount is None else self._counted, self._amount is not None
         if self._shown is not None and self._what != what:
             self.hide()
         if not self._text:
@@ -106,15 +105,16 @@ class PlainProgressLine:
 
     def __init__(self) -> None:
         self._text = ""
-        self._fetching = False
+        self._told: set[str] = set()
 
     def phase(self, text: str) -> None:
         self._text = text
 
-    def amount(self, fetched: tuple[int, int | None] | None) -> None:
+    def amount(self, fetched: tuple[int, int | None] | None, text: str) -> None:
         """Said once, as the rest."""
-        if fetched is not None and not self._fetching:
-            self._fetching, self._text = True, FETCHING
+        if fetched is not None and text not in self._told:
+            self._told.add(text)
+            self._text = text
 
     def draw(self) -> None:
         if self._text:

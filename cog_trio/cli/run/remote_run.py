@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import trio
@@ -21,6 +21,7 @@ from cog_trio.cli.run.input_parser import BadInputs, InputParser
 from cog_trio.cli.run.output_writer import BadOutput, OutputForm
 from cog_trio.cli.run.remote_server import RemoteServer, ServerGone, ServerRefused, understood
 from cog_trio.cli.run.session import StopRequest, run_session
+from cog_trio.cli.run.upload_body import UploadBody
 from cog_trio.config.certificate import reason
 from cog_trio.net.http_client import ClientUnusable, open_client, tls_context
 
@@ -78,22 +79,31 @@ async def _run(settings: Settings, run_options: RunOptions, console: Console, st
         with understood("its openapi.json"):
             inputs, form = InputParser.of(document, run_options.mode), OutputForm(document, run_options.mode)
             streams = bool(document["paths"][f"/{family}"].get("post", {}).get("x-cog-streaming"))
+        by_socket = server.socket and run_options.mode == PREDICT
+        body = UploadBody(run_options.read)
+        read = run_options.read if by_socket else body
+
+        def build() -> dict[str, Any]:
+            made = inputs.build(run_options.pairs, run_options.given, read)
+            if not by_socket:
+                body.set({"input": made})
+            return made
+
         try:
-            values = await trio.to_thread.run_sync(
-                inputs.build, run_options.pairs, run_options.given, run_options.read, abandon_on_cancel=True
-            )
+            values = await trio.to_thread.run_sync(build, abandon_on_cancel=True)
         except BadInputs as bad:
             return refuse(console, bad.faults)
         display = Display(console, display_style(run_options), form)
         console.phase(f"Waiting for {urlsplit(settings.url).netloc}")
+        console.measured = "Sending the inputs"
         try:
-            if server.socket and run_options.mode == PREDICT:
+            if by_socket:
                 from cog_trio.cli.run.websocket_run import converse
 
                 prediction = await converse(server, values, display, console, stop)
             else:
                 http_run = HttpRun(server, family, display, console, stop)
-                prediction = await (http_run.stream(values) if streams else http_run.wait(values))
+                prediction = await (http_run.stream(body) if streams else http_run.wait(body))
         except BadOutput as error:
             return display.broken(error)
         return await display.finish(prediction)

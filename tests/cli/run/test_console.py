@@ -40,7 +40,7 @@ class Seen:
     def phase(self, text: str) -> None:
         self._note(f"phase {text}")
 
-    def amount(self, fetched: tuple[int, int | None] | None) -> None:
+    def amount(self, fetched: tuple[int, int | None] | None, text: str) -> None:
         """Not looked at here."""
 
     def draw(self) -> None:
@@ -208,7 +208,7 @@ def test_without_rich_each_thing_is_said_once(
     assert isinstance(made, progress.PlainProgressLine)
     made.phase("Setting up")
     for fetched in (None, (5, 10), (6, 10)):
-        made.amount(fetched)
+        made.amount(fetched, console.FETCHING)
         made.draw()
         made.draw()
     assert capsys.readouterr().err == "Setting up …\nFetching the inputs …\n"
