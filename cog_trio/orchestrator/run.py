@@ -193,8 +193,7 @@ class Run:
             raise ProtocolBroken(f"the outputs from {batch.index} on are no list: {error}") from error
         if len(items) != batch.count:
             raise ProtocolBroken(f"{len(items)} outputs came where {batch.count} were told")
-        for item in items:
-            self.prediction.add_output(item)
+        self.prediction.add_outputs(items)
 
     def _announce(self, item: OutputChunk | FileOutput) -> None:
         if self.files is None:

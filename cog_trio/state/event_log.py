@@ -19,6 +19,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, MutableSequence, Sequence
 from enum import Enum, Flag, auto
+from itertools import accumulate
 from types import TracebackType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -156,6 +157,15 @@ class EventLog:
         """The output at this index is there; ``size`` in bytes."""
         self._add(1, index, size)
 
+    def outputs(self, first: int, sizes: Sequence[int]) -> None:
+        """The outputs from this index on are there; ``sizes`` in bytes."""
+        marks = list(accumulate(map(OVERHEAD.__add__, sizes), initial=self._total))
+        self._counts[1] += len(sizes)
+        self._total = marks[-1]
+        self._events += range(first, first + len(sizes))
+        self._marks.extend(marks[1:])
+        self._added()
+
     def log(self, source: LogSource, data: str) -> None:
         self._hold(2, LogEvent(source, data), len(data))
 
@@ -180,6 +190,9 @@ class EventLog:
         self._total += size + OVERHEAD
         self._events.append(event)
         self._marks.append(self._total)
+        self._added()
+
+    def _added(self) -> None:
         if len(self._events) > self._trim_at:
             self._trim()
         if self._waiting:

@@ -226,6 +226,19 @@ class Prediction:
             self.event_log.output(self._shown, size)
             self._shown += 1
 
+    def add_outputs(self, outputs: list[msgspec.Raw]) -> None:
+        """Add the items from ``next_index`` on, none of which has a file inside."""
+        if self._pending or self._forgets:
+            for output in outputs:
+                self.add_output(output)
+            return
+        self._refuse_after_end("an output")
+        sizes = [len(memoryview(output)) for output in outputs]
+        self._outputs += outputs
+        self.output_size += sum(sizes)
+        self.event_log.outputs(self._shown, sizes)
+        self._shown += len(sizes)
+
     def reserve_output(self) -> int:
         """Keep the place at ``next_index`` for a file that is being read; gives its index."""
         self._refuse_after_end("an output")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final, TypeAlias, overload
 
 import msgspec
@@ -57,11 +58,7 @@ class Packed(Sequence[msgspec.Raw]):
     __slots__ = ("_ends", "array")
 
     def __init__(self, values: Sequence[msgspec.Raw]) -> None:
-        self._ends = array("Q")  # where each ends in the array
-        end = 0
-        for value in values:
-            end += 1 + len(memoryview(value))
-            self._ends.append(end)
+        self._ends = array("Q", accumulate([1 + len(memoryview(value)) for value in values]))  # in the array
         self.array = msgspec.Raw(b"[%b]" % b",".join(values))
 
     def __len__(self) -> int:

@@ -431,3 +431,48 @@ async def test_a_prediction_that_never_began_has_an_end_alone() -> None:
     prediction = Prediction("p")
     prediction.finish(Outcome(Fact.CUT))
     assert events_of(prediction) == [Boundary.COMPLETED]
+
+
+def taken(follower: Subscription) -> dict[int, object]:
+    """All that it can still get, by number."""
+    events: dict[int, object] = {}
+    while follower.seen < len(follower._event_log):
+        batch = follower.read()
+        events |= dict(enumerate(batch.events, batch.first))
+    return events
+
+
+async def test_many_outputs_at_once_are_as_many_outputs_one_by_one() -> None:
+    """Whatever the follower has, and wherever the log is trimmed."""
+    for capacity in (0, 5, 1024):
+        one, many = EventLog(capacity=capacity), EventLog(capacity=capacity)
+        sizes = [1, 100, 70_000, 3] * 900
+        followers = [log.follow() for log in (one, many)]
+        for log in (one, many):
+            log.start()
+        for index, size in enumerate(sizes):
+            one.output(index, size)
+        for first in range(0, len(sizes), 300):
+            many.outputs(first, sizes[first : first + 300])
+        assert (len(one), one._total, one._counts) == (len(many), many._total, many._counts)
+        for left, right in (followers, [log.follow() for log in (one, many)]):
+            mine, theirs = taken(left), taken(right)
+            both = mine.keys() & theirs.keys()
+            assert max(both, default=len(one)) == len(one)
+            assert {number: mine[number] for number in both} == {number: theirs[number] for number in both}
+
+
+async def test_a_batch_of_outputs_wakes_a_follower_once(autojump_clock: trio.testing.MockClock) -> None:
+    log = EventLog()
+    follower, woken = log.follow(), list[int]()
+
+    async def follow() -> None:
+        while len(woken) < 1:
+            await follower.wait()
+            woken.append(len(follower.read().events))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow)
+        await trio.testing.wait_all_tasks_blocked()
+        log.outputs(0, [3] * 500)
+    assert woken == [500]

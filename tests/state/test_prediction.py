@@ -478,3 +478,24 @@ async def test_forgotten_outputs_are_null_and_take_no_memory() -> None:
     assert prediction.next_index == 20
     assert prediction.output[:18] == [None] * 18
     assert prediction.output[18].startswith("18x")
+
+
+async def test_outputs_that_come_together_are_as_if_they_came_one_by_one() -> None:
+    for reserved in (False, True):
+        one, many = Prediction("p"), Prediction("p")
+        items = [raw("x" * size) for size in range(50)]
+        for prediction in (one, many):
+            prediction.dispatched()
+            if reserved:
+                prediction.reserve_output()
+        for item in items:
+            one.add_output(item)
+        many.add_outputs(items)
+        for prediction in (one, many):
+            assert prediction.next_index == 50 + reserved
+            if reserved:
+                prediction.fill_output(0, raw("file"))
+            prediction.finish(RETURNED)
+        assert (one.output, one.size) == (many.output, many.size)
+        with pytest.raises(IllegalTransition):
+            many.add_outputs(items)
