@@ -469,6 +469,10 @@ class Orchestrator:
         """A slot is idle again."""
         self._pool.restore(self._idle, slot)
 
+    def count_stopping(self, change: int) -> None:
+        """So many more slots stop a cancelled run."""
+        self._pool.stopping += change
+
     def withdraw(self) -> None:
         """Take no more runs; those that are open may end. Repeatable."""
         self._pool.withdraw(self._idle)

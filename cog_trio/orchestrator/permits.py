@@ -76,6 +76,7 @@ class PermitPool(Generic[Slot]):
     """
 
     def __init__(self, on_idle: Callable[[], None] = lambda: None) -> None:
+        self.stopping = 0  # slots whose run was cancelled and has not ended
         self._on_idle = on_idle
         self._numbered: dict[int, list[Slot]] = {}
         self._shelves: list[list[Slot]] = []  # by the number of their worker

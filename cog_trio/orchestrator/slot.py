@@ -48,6 +48,7 @@ class SlotWorker(Protocol):
 
     def next_run(self) -> int: ...
     def restore(self, slot: Slot) -> None: ...
+    def count_stopping(self, change: int) -> None: ...
     def slot_greeted(self, version: int) -> None: ...
     def break_slot(self, slot: Slot, reason: str, blame: Blame = Blame.WORKER) -> None: ...
     def send_control(self, message: Cancel) -> None: ...
@@ -64,6 +65,7 @@ class Slot:
         self.state = SlotState.TAKEN  # by the worker's setup, which releases it
         self.reason = ""  # why it is poisoned
         self.run: Run | None = None  # open on it; with its outcome, while its files are read
+        self._is_stopping = False  # its run was cancelled and has not ended
         self.greeted = False  # it has sent its ProtocolVersion
         self._worker = worker
         self._channel: Channel[SlotRequest, SlotResponse] = Channel(stream, slot_responses)
@@ -136,11 +138,17 @@ class Slot:
 
     def settle(self, run: Run, fact: SlotFact) -> None:
         """The run has left the slot."""
+        self._has_stopped()
         if self.run is run:
             self.run = None
         if self.state is not SlotState.POISONED:
             self._step(fact)
             self._worker.restore(self)
+
+    def _has_stopped(self) -> None:
+        if self._is_stopping:
+            self._is_stopping = False
+            self._worker.count_stopping(-1)
 
     # Its task.
 
@@ -222,6 +230,8 @@ class Slot:
             assert worker.predict_timeout is not None
             run.overrun = lost(deadlines.TIMED_OUT.format(worker.predict_timeout), Blame.LIMIT)
         run.prediction.event_log.release()
+        self._is_stopping = True
+        worker.count_stopping(1)
         worker.send_control(Cancel(self.number, run.prediction.id, run.number))
         if worker.cancel_grace is not None:
             cause = deadlines.OVERRAN if overran else deadlines.DID_NOT_STOP
@@ -237,10 +247,12 @@ class Slot:
     def poison(self, reason: str) -> None:
         """It is lost. The first reason stands; ``lose_run`` fails what is open on it."""
         self._step(SlotFact.LOST)
+        self._has_stopped()
         self.reason = reason
 
     def lose_run(self, cause: str, blame: Blame = Blame.WORKER) -> None:
         """Fail the run that is open on it; one that has ended stays as it ended."""
+        self._has_stopped()
         run, self.run = self.run, None
         if run is not None:
             run.lose(lost(cause, blame))

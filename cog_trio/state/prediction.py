@@ -68,6 +68,7 @@ class Prediction:
         "_logs",
         "_metrics",
         "_now",
+        "_on_decision",
         "_on_finish",
         "_outputs",
         "_packed",
@@ -93,6 +94,7 @@ class Prediction:
         "status",
         "streamed",
         "trace",
+        "waits_briefly",
         "watched",
         "watchers",
         "webhook",
@@ -126,6 +128,7 @@ class Prediction:
         self.fetched: tuple[int, int | None] | None = None  # bytes of its inputs that have come, and of all if known
         self.predict_time: float | None = None  # seconds from acceptance to the terminal step, fixed there
         self.queued = False  # it waits for a slot
+        self.waits_briefly = False  # it was created while its slot was being freed, and is refused if it is not
         self.refusal: Exception | None = None  # why it has ended without having begun
         self.blame = Blame.MODEL  # whose doing its end is; before it: of a cancellation that is under way
         self.output_size = 0  # bytes
@@ -142,6 +145,7 @@ class Prediction:
         self._error: str | None = None
         self._finished: trio.Event | None = None  # made by the first who waits
         self._on_finish: list[Callable[[Prediction], None]] = []
+        self._on_decision: list[Callable[[Prediction], None]] = []
         self._now = now
         self.created = trio.current_time()
         self._created_at = now()
@@ -173,6 +177,8 @@ class Prediction:
           IllegalTransition: unless it is starting.
         """
         self._step(Fact.DISPATCHED)
+        if self._on_decision:
+            self._decide()
         self.started = trio.current_time()
         self._started_at = self._now()
         self.event_log.start()
@@ -198,6 +204,8 @@ class Prediction:
             self._show()
         if not self._forgets and (packed := pack(self._outputs, self.output_size)) is not None:
             self._packed, self._outputs = packed, []
+        if self._on_decision:
+            self._decide()
         for callback in self._on_finish:
             with contain(Where.REQUEST, id=self.id):
                 callback(self)
@@ -294,6 +302,19 @@ class Prediction:
         self.cancel_requested = True
         if self._scope is not None:
             self._scope.cancel()
+
+    def on_decision(self, callback: Callable[[Prediction], None]) -> None:
+        """Call this when it begins, or has ended without that; at once, if it is so."""
+        if self.status is Status.STARTING:
+            self._on_decision.append(callback)
+        else:
+            callback(self)
+
+    def _decide(self) -> None:
+        callbacks, self._on_decision = self._on_decision, []
+        for callback in callbacks:
+            with contain(Where.REQUEST, id=self.id):
+                callback(self)
 
     def on_finish(self, callback: Callable[[Prediction], None]) -> None:
         """Call this in the terminal step, before anybody who waits goes on; at once, if that has been taken."""

@@ -14,7 +14,7 @@ from cog_trio.config.settings import Settings
 from cog_trio.service.service import PredictionService
 from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.refusals import AlreadyRunning, AtCapacity, NotReady, QueueTimedOut
-from cog_trio.testing.fakes import FakeWorker, exit_9, stall
+from cog_trio.testing.fakes import GARBAGE, FakeWorker, deaf, exit_9, stall
 from tests.service.test_service import DIED, Clock, finish_after, no_threads, serving, shown, temporary_folder
 
 __all__ = ["no_threads", "temporary_folder"]
@@ -232,3 +232,64 @@ async def test_W1_who_learns_of_an_end_meets_no_409_with_a_queue(autojump_clock:
     async with serving(settings=with_queue(queue=1)) as (service, _), trio.open_nursery() as nursery:
         nursery.start_soon(client, service)
         nursery.start_soon(client, service)
+
+
+# Without a queue: slots that are being freed.
+
+
+async def slow_to_stop(worker: FakeWorker, run: Predict) -> None:
+    """Runs on for 10 ms after its cancel, then ends."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.01)
+
+
+@pytest.mark.covers("D5")
+async def test_a_create_waits_for_a_slot_whose_run_is_being_cancelled(autojump_clock: Clock) -> None:
+    async with serving(slow_to_stop) as (service, _):
+        first = service.create(NewPrediction(id="first"))
+        await trio.testing.wait_all_tasks_blocked()
+        first.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        second = service.create(NewPrediction(id="second"))
+        assert (second.queued, second.waits_briefly) == (True, True)
+        with pytest.raises(AtCapacity):
+            service.create(NewPrediction(id="third"))
+        decided: list[str] = []
+        second.on_decision(lambda prediction: decided.append(prediction.status.value))
+        await first.wait_finished()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (first.status.value, second.status.value, decided) == ("canceled", "processing", ["processing"])
+        second.cancel()
+        await second.wait_finished()
+        assert service.health().status == "READY"
+
+
+@pytest.mark.covers("D5")
+async def test_a_run_that_ignores_its_cancel_still_gives_409(autojump_clock: Clock) -> None:
+    async with serving(deaf) as (service, worker):
+        first = service.create(NewPrediction())
+        await trio.testing.wait_all_tasks_blocked()
+        first.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        second = service.create(NewPrediction())
+        await second.wait_finished()
+        assert isinstance(second.refusal, AtCapacity)
+        assert second.predict_time == 0.02
+        worker.exit(-9)
+
+
+@pytest.mark.covers("D5")
+async def test_a_slot_that_is_lost_while_it_stops_is_waited_for_no_longer(autojump_clock: Clock) -> None:
+    async with serving(deaf, slots=2) as (service, worker):
+        runs = [service.create(NewPrediction()) for _ in range(2)]
+        await trio.testing.wait_all_tasks_blocked()
+        runs[0].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        worker.slots[1].up.put(GARBAGE)
+        worker.slots[0].up.put(GARBAGE)
+        await trio.testing.wait_all_tasks_blocked()
+        assert service._worker_pool.permits.stopping == 0
+        worker.exit(-9)

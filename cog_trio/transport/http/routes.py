@@ -308,7 +308,11 @@ class Handlers:
             return _rejected(refusal)
         request.id = prediction.id  # for the access log
         if not new.watched:
-            return Response(202, bodies.accepted(prediction.id), _ASYNC)
+            if prediction.waits_briefly:
+                decided = trio.Event()
+                prediction.on_decision(lambda _: decided.set())
+                await decided.wait()
+            return _accepted(prediction)
         if streamed:
             return await self._follow(request, prediction)
         return await self._watch(request, prediction)
@@ -323,9 +327,11 @@ class Handlers:
         except REFUSALS as refusal:
             return _rejected(refusal)
         request.id = prediction.id  # for the access log
-        if not new.watched:
-            return Response(202, bodies.accepted(prediction.id), _ASYNC)
-        return self._watch_now(prediction)
+        if new.watched:
+            return self._watch_now(prediction)
+        if not prediction.waits_briefly:
+            return _accepted(prediction)
+        return Later(lambda reply: prediction.on_decision(lambda decided: reply(_accepted(decided))), lambda: None)
 
     def _watch_now(self, prediction: Prediction) -> Later:
         """Wait for the end of a prediction, without a task."""
@@ -414,6 +420,13 @@ def _bad_body(refusal: bodies.BadBody) -> Response:
 
 def _other_id(family: RouteFamily) -> Response:
     return Response(422, bodies.detail([bodies.fault(["body", "id"], family.id_mismatch)]))
+
+
+def _accepted(prediction: Prediction) -> Response:
+    """The reply to a client that does not wait for the end."""
+    if prediction.refusal is not None:
+        return _rejected(prediction.refusal)
+    return Response(202, bodies.accepted(prediction.id), _ASYNC)
 
 
 def _ended(prediction: Prediction) -> Response | Large:
