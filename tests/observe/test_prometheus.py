@@ -282,6 +282,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.process
 def test_the_first_scrape_imports_nothing_on_the_event_loop() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST_SCRAPE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
