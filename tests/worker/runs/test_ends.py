@@ -26,7 +26,7 @@ SOURCE: Final = """
         exec(compile("def run():\\n    " + code, "model.py", "exec"), space)
         LOOP
 """
-FULL: Final = 2**21  # bytes of an item after which a slot that nobody reads has no room
+FULL: Final = 900_000  # bytes of an item behind which others wait for a parent that does not read
 
 
 def source(kind: str, *, stream: bool = False) -> str:
