@@ -160,8 +160,11 @@ class Stage:
             await trio.sleep_forever()
 
     def _flush(self, writer: Any) -> None:
+        self._soon(writer.flush)
+
+    def _soon(self, function: Callable[[], Any]) -> None:
         assert self._start is not None
-        self._start(writer.flush)
+        self._start(function)
 
     @contextlib.contextmanager
     def run(self, id: str) -> Iterator[Any]:
@@ -179,7 +182,12 @@ class Stage:
 
         self._runs += 1
         run_log = RunLog(
-            SlotId(0), PredictionId(id), self._runs, lambda line: self.slot.write(encode_frame(line)), self.slot
+            SlotId(0),
+            PredictionId(id),
+            self._runs,
+            lambda line: self.slot.write(encode_frame(line)),
+            self.slot,
+            lambda late: self._soon(late.send_late),
         )
         self.capture.attach(run_log)
         return run_log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 import pytest
@@ -561,6 +562,82 @@ def test_streams_replaced_in_a_run_are_flushed_and_put_back_those_of_setup_stay(
     assert seen.text("a", "stderr") == "kept in a buffer\n"
     assert seen.text("b", "stdout") == "B\n"
     assert "OSError: no space" in seen.text("b", "stderr")
+
+
+def test_in_a_torrent_text_of_descriptors_and_children_keeps_its_place() -> None:
+    seen = play(
+        """
+        import os, subprocess
+        with run("a"):
+            for n in range(3000):
+                print("line", n)
+                if n % 100 == 50:
+                    os.write(1, b"raw %d\\n" % n)
+                if n % 1000 == 999:
+                    subprocess.run(["echo", "child", str(n)])
+        """
+    )
+    expected = []
+    for n in range(3000):
+        expected.append(f"line {n}")
+        if n % 100 == 50:
+            expected.append(f"raw {n}")
+        if n % 1000 == 999:
+            expected.append(f"child {n}")
+    assert seen.text("a").splitlines() == expected
+
+
+def test_in_a_torrent_each_write_belongs_to_the_run_of_its_context() -> None:
+    """Two runs at once, whose threads print as fast as they can, and one more thread that belongs to neither."""
+    seen = play(
+        """
+        import threading
+        capture.slots = 2
+        first, second = stage.begin("a"), stage.begin("b")
+        def flood(run_log, name):
+            stage.set_current(run_log)
+            for n in range(3000): print(name, n)
+        floods = ((first, "a"), (second, "b"), (None, "-"))
+        threads = [threading.Thread(target=flood, args=who) for who in floods]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        capture.detach(first)
+        stage.end(second)
+        """
+    )
+    lines = seen.text("b").splitlines()  # one socket for both: the order within each counts
+    for name, text in (("a", lines), ("b", lines), ("-", seen.log().splitlines())):
+        assert [line for line in text if line.startswith(name)] == [f"{name} {n}" for n in range(3000)]
+
+
+def test_a_crash_after_a_few_prints_costs_none() -> None:
+    seen = play(
+        """
+        import os, signal
+        with run("a"):
+            for n in range(30): print("line", n)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        status=-signal.SIGKILL,
+    )
+    text = "".join(frame.data for frame in seen.frames if isinstance(frame, LogLine))
+    assert text.splitlines() == [f"line {n}" for n in range(30)]
+
+
+def test_what_a_torrent_holds_back_is_sent_while_the_run_computes_on() -> None:
+    seen = play(
+        """
+        import os, signal, time
+        with run("a"):
+            for n in range(1000): print("line", n)
+            end = time.monotonic() + 1
+            while time.monotonic() < end: pass
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        status=-signal.SIGKILL,
+    )
+    text = "".join(frame.data for frame in seen.frames if isinstance(frame, LogLine))
+    assert text.splitlines() == [f"line {n}" for n in range(1000)]
 
 
 def test_prints_in_signal_handlers_and_destructors_inside_prints() -> None:
