@@ -267,7 +267,7 @@ async def test_bodies_of_any_kind_do_not_hold_up_liveness(serve_model: ServeMode
     goes on answering and memory stays flat."""
     sizes = (MIB, 20_000_000) if LONG else (MIB // 4,)
     with trio.fail_after(500):
-        async with serve_model("numbers.py", "--no-access-log", "--retain", "1") as server:
+        async with serve_model("number_lists.py", "--no-access-log", "--retain", "1") as server:
             for size in sizes:
                 body, status = BODIES[kind](size)
                 once = [partial(send_again, server, body, status, 1)] * SENDERS
@@ -297,7 +297,7 @@ async def test_large_messages_of_a_websocket_do_not_hold_up_liveness(serve_model
     """Given a WebSocket, when a large message comes that is refused in the end, then /livez goes on answering."""
     message = numbers(20_000_000 if LONG else MIB, '"x"').decode()
     with trio.fail_after(200):
-        async with serve_model("numbers.py") as server:
+        async with serve_model("number_lists.py") as server:
             url = server.url.replace("http", "ws") + "/predictions/ws"
             before = processor(server)
             async with open_websocket_url(url) as socket:

@@ -343,7 +343,7 @@ class App:
         """Write the line of one request; ``size``: bytes of the reply's body, None where there is none."""
         if not self._log_requests or not access_log.isEnabledFor(logging.INFO):
             return
-        level = logging.DEBUG if request.path in PROBES else logging.INFO
+        level = logging.DEBUG if self._below(request.path) in PROBES else logging.INFO
         if access_log.isEnabledFor(level):
             taken = round((time.perf_counter() - request.began) * 1000, 1)
             path = _shown(request.path)
