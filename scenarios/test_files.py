@@ -36,7 +36,9 @@ def leftovers(server: Server) -> list[str]:
     """Everything of ours in the temporary folder, beside the base itself and what the model made in setup."""
     (base,) = server.temporary.glob("cog-trio-*")
     others = [path for path in server.temporary.iterdir() if path != base and not path.name.startswith("model-")]
-    return sorted(str(path) for path in (*base.rglob("*"), *others))
+    # by walk: it does not mind a folder that is removed meanwhile
+    ours = [os.path.join(folder, name) for folder, *names in os.walk(base) for name in (*names[0], *names[1])]
+    return sorted([*ours, *map(str, others)])
 
 
 async def nothing_is_left(server: Server) -> None:
