@@ -379,6 +379,7 @@ async def test_hundreds_of_predictions_with_files_leave_nothing(
                 done = await run(server, what, image=inline, images=images, size=3)
                 assert done["status"] == "succeeded", done
                 if number in (100, MANY):
+                    await nothing_is_left(server)  # no folder is being removed, which takes descriptors
                     figures[number] = (
                         [process.num_fds() for process in processes],
                         [process.memory_info().rss for process in processes],

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from cog_trio.bridge.protocol import MAX_ERROR, DroppedLogs, Healthcheck, HealthcheckResult, Log, SlotResponse
+from cog_trio.bridge.protocol import (
+    MAX_ERROR,
+    DroppedLogs,
+    Healthcheck,
+    HealthcheckResult,
+    Log,
+    OutputChunk,
+    SlotResponse,
+)
 from tests.worker.cancel.test_gate import PROMPT, cancel_when
 from tests.worker.executors import test_asyncio_executor, test_sync_executor, test_trio_executor
 from tests.worker.rig import Outcome, open_worker
@@ -185,3 +194,77 @@ async def test_a_cancel_waits_for_an_import_to_end(tmp_path: Path, kind: str, wo
         assert seconds < PROMPT
         again = f"{head}\n    import whole, slow_part\n    return [whole.VALUE, slow_part.VALUE]"
         assert (await parent.run({"code": again})).outputs == [7, 7]
+
+
+SLEEPS: Final = {
+    "sync": "import time\nsleep = time.sleep",
+    "async": "from asyncio import sleep",
+    "trio": "from trio import sleep",
+}
+CANCELS: Final = {
+    "its clean-up is waited for": (
+        "try:\n        SLEEP(60)\n    finally:\n        SLEEP(0.01)\n        print('clean')",
+        "clean",
+    ),
+    "one that is swallowed": (
+        "try:\n        SLEEP(60)\n    except BaseException:\n        print('swallowed')\n    return 1",
+        "swallowed",
+    ),
+    "a failing clean-up": (
+        "try:\n        SLEEP(60)\n    finally:\n        print('bad')\n        raise ValueError",
+        "bad",
+    ),
+    "in the middle of a computation": ("while True: n = [m for m in range(1000)]", ""),
+}
+
+
+@pytest.mark.parametrize("kind", CODES)
+async def test_the_same_cancels(tmp_path: Path, kind: str) -> None:
+    """Three times each: only the first counts, and the next run is not hit."""
+    head = f"{SLEEPS[kind]}\n{'' if kind == 'sync' else 'async '}def run():\n    print('go')\n    "
+    async with open_worker(tmp_path, CODES[kind]) as parent:
+        for name, (body, text) in CANCELS.items():
+            if kind == "trio":  # whoever cleans up in trio has to shield it
+                body = body.replace("SLEEP(0.01)", "pass")
+            code = head + body.replace("SLEEP", "sleep" if kind == "sync" else "await sleep")
+            predict = await parent.predict({"code": code})
+            frames: list[SlotResponse] = []
+            await parent.wait_log(predict, "go", frames)
+            for _ in range(3):
+                await parent.cancel(predict)
+            outcome = await parent.finish(predict, frames)
+            assert outcome.cancelled, name
+            assert outcome.logs().split()[1:] == text.split(), name
+            assert (await parent.run({"code": head + "return 1"})).outputs == [1], name
+        assert await parent.leave() == 0
+
+
+CRASH: Final = """
+    import cog, os
+    from typing import Any
+    MARK
+    DEF Runner(x: str) -> Any:
+        print("begun")
+        for n in range(3): yield n
+        with open(x) as fifo: fifo.read()
+        yield "late"
+        os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("kind", CODES)
+async def test_a_crash_costs_nothing_of_what_was_put_out_a_moment_before(tmp_path: Path, kind: str) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    mark, start = ("@cog.trio" if kind == "trio" else ""), ("def" if kind == "sync" else "async def")
+    async with open_worker(tmp_path, CRASH.replace("MARK", mark).replace("DEF", start)) as parent:
+        predict = await parent.predict({"x": str(fifo)})
+        frames: list[SlotResponse] = []
+        await parent.wait_log(predict, "begun", frames)
+        line = parent.lines[0]
+        while sum(isinstance(frame, OutputChunk) + getattr(frame, "count", 0) for frame in frames) < 3:
+            await line.read()
+            frames += line.waiting
+            line.waiting.clear()
+        await test_sync_executor.write(fifo)
+        assert await parent.wait_exit() == 3
