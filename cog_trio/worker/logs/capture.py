@@ -81,7 +81,7 @@ class Capture:
     def attach(self, run_log: RunLog) -> None:
         """A run starts: what was written so far belongs to no run. Set ``current`` in the run's own context."""
         run_log.service = self.service
-        run_log.has_older = self.pipes.ready if self.slots == 1 else None
+        run_log.has_older = self.pipes.has_text if self.slots == 1 else None
         if not self._active:
             self.barrier()
             self._before = (getattr(sys, "stdout", None), getattr(sys, "stderr", None))

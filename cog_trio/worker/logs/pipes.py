@@ -70,7 +70,7 @@ class CapturePipes:
 
         The unfinished one is left for its end, or for the pump to hand on in time: its writer may be at it.
         """
-        if not self.ready():
+        if not self.has_text():
             return
         self._alone(self._read_all)
         for pipe in self._pipes.values():
@@ -108,8 +108,12 @@ class CapturePipes:
             elif pipe.given != given or deadline == math.inf:
                 deadline = trio.current_time() + PATIENCE
 
-    def ready(self) -> bool:
-        """Return whether there is text to read; from any thread."""
+    def has_text(self) -> bool:
+        """Return whether there is text to read, or some was just read and not handed on yet; from any thread."""
+        return self._ready() or self._busy  # in this order: what the first does not see any more the second does
+
+    def _ready(self) -> bool:
+        """Return whether a read would give something."""
         if self._epoll is not None:
             return bool(self._epoll.poll(0, 1))
         poll = select.poll()
@@ -156,7 +160,7 @@ class CapturePipes:
                 total += size
 
     def _read_to_the_end(self) -> None:
-        if self.ready():
+        if self._ready():
             self._read_all()
         elif self._out.lines.clean and self._err.lines.clean:
             return  # as a rule

@@ -148,6 +148,28 @@ async def test_both_readers_may_see_the_end(ends: Ends) -> None:
     assert ends.text() == "last\n"
 
 
+def test_text_that_another_thread_has_just_read_goes_first(ends: Ends) -> None:
+    """Given a thread between reading and handing on, when another one drains, then it waits for the first."""
+    read, go_on = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        read.set()
+        go_on.wait(LIMIT)
+
+    ends.meanwhile = pause
+    os.write(ends.writes[0], b"raw\n")
+    reader = threading.Thread(target=ends.pipes.drain)
+    reader.start()
+    assert read.wait(LIMIT)
+    ends.meanwhile = lambda: None
+    assert ends.pipes.has_text()
+    threading.Timer(0.02, go_on.set).start()
+    ends.pipes.drain()
+    ends.run_log.write(OUT, "py\n")
+    reader.join(LIMIT)
+    assert ends.text() == "raw\npy\n"
+
+
 def test_a_destructor_may_wait_for_a_thread_that_prints_while_another_one_is_read(ends: Ends) -> None:
     """Given a destructor, called while text is read, that joins a printing thread, then all of them go on."""
 
