@@ -54,6 +54,8 @@ class MetricMode(str, Enum):
 class Mode(str, Enum):
     """Which callable of a model a run calls: each has its own routes, inputs and output."""
 
+    __hash__ = str.__hash__  # that of Enum is a call of Python, for each look into a table
+
     PREDICT = "predict"
     TRAIN = "train"
 

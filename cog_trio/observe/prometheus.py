@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from enum import Enum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -35,7 +36,7 @@ from cog_trio.state.service_events import (
     Statistics,
     WorkerEnded,
 )
-from cog_trio.state.status import TERMINAL
+from cog_trio.state.status import TERMINAL, Status
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -141,35 +142,34 @@ class Metrics:
     """The figures of one service; ``hear`` is what counts."""
 
     def __init__(self, service: MetricsSource) -> None:
-        modes, ends = [mode.value for mode in Mode], [status.value for status in TERMINAL]
         failures, refusals = {*FAILURES.values(), OTHER}, {*REFUSALS.values(), OTHER}
         self._service = service
         self._registry: CollectorRegistry | None = None
         # Every series is there from the start, as 0: an increase from nothing is none to Prometheus.
-        self._created = Counter(dict.fromkeys(modes, 0))
-        self._ended = Counter({(mode, end): 0 for mode in modes for end in ends})
-        self._failed = Counter({(mode, reason): 0 for mode in modes for reason in sorted(failures)})
-        self._refused = Counter({(mode, reason): 0 for mode in modes for reason in sorted(refusals)})
-        self._run = {(mode, end): Histogram() for mode in modes for end in ends}
-        self._queue = {(mode,): Histogram() for mode in modes}
+        self._created = Counter(dict.fromkeys(Mode, 0))
+        self._ended = Counter({(mode, end): 0 for mode in Mode for end in TERMINAL})
+        self._failed = Counter({(mode, reason): 0 for mode in Mode for reason in sorted(failures)})
+        self._refused = Counter({(mode, reason): 0 for mode in Mode for reason in sorted(refusals)})
+        self._run = {(mode, end): Histogram() for mode in Mode for end in TERMINAL}
+        self._queue = {(mode,): Histogram() for mode in Mode}
         self._lost = 0
 
     def hear(self, event: ServiceEvent) -> None:
         """Count what has happened."""
         match event:
             case PredictionCreated():
-                self._created[event.mode.value] += 1
+                self._created[event.mode] += 1
             case PredictionStarted():
-                self._queue[event.mode.value,].add(event.waited)
+                self._queue[event.mode,].add(event.waited)
             case PredictionFinished():
-                key = event.mode.value, event.status.value
+                key = event.mode, event.status
                 self._ended[key] += 1
-                if event.status.value == "failed":
-                    self._failed[event.mode.value, FAILURES.get(event.reason or "", OTHER)] += 1
+                if event.status is Status.FAILED:
+                    self._failed[event.mode, FAILURES.get(event.reason or "", OTHER)] += 1
                 if event.ran is not None:
                     self._run[key].add(event.ran)
             case PredictionRefused():
-                self._refused[event.mode.value, REFUSALS.get(event.reason, OTHER)] += 1
+                self._refused[event.mode, REFUSALS.get(event.reason, OTHER)] += 1
             case WorkerEnded():
                 self._lost += event.cause is not None
 
@@ -199,7 +199,8 @@ class Metrics:
         figures = self._figures()
         for family in FAMILIES:
             metric = kinds[family.kind](family.name, family.help, labels=family.labels)
-            for labels, value in figures[family.name]:
+            for values, value in figures[family.name]:
+                labels = [label.value if isinstance(label, Enum) else label for label in values]
                 if isinstance(value, Histogram):
                     metric.add_metric(labels, value.cumulated(), value.sum)
                 else:

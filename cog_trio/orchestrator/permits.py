@@ -19,6 +19,8 @@ from cog_trio.bridge.protocol import SlotId
 
 
 class SlotState(Enum):
+    __hash__ = object.__hash__  # that of Enum is a call of Python, for each look into a table
+
     IDLE = "idle"
     TAKEN = "taken"
     IN_USE = "in use"
@@ -26,6 +28,8 @@ class SlotState(Enum):
 
 
 class SlotFact(Enum):
+    __hash__ = object.__hash__  # that of Enum is a call of Python, for each look into a table
+
     ACQUIRED = "acquired"
     RELEASED = "released"  # nothing was written: it is its own proof
     DISPATCHED = "dispatched"  # the first byte of a Predict is about to be written

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import msgspec
 import trio
 
 from cog_trio.bridge.protocol import LogSource, Mode
@@ -29,22 +30,19 @@ log: Final = logging.getLogger("cog_trio.service")
 CAPACITY: Final = 1024  # events that a feed holds
 
 
-@dataclass(frozen=True)
-class ServiceEvent:
+class ServiceEvent(msgspec.Struct, frozen=True):
     """Something that has happened."""
 
     at: datetime  # UTC
 
 
-@dataclass(frozen=True)
-class PredictionCreated(ServiceEvent):
+class PredictionCreated(ServiceEvent, frozen=True):
     id: str
     mode: Mode
     queued: bool  # it waits for a slot
 
 
-@dataclass(frozen=True)
-class PredictionStarted(ServiceEvent):
+class PredictionStarted(ServiceEvent, frozen=True):
     """It is sent to the worker now."""
 
     id: str
@@ -52,8 +50,7 @@ class PredictionStarted(ServiceEvent):
     waited: float  # seconds since it was created
 
 
-@dataclass(frozen=True)
-class PredictionFinished(ServiceEvent):
+class PredictionFinished(ServiceEvent, frozen=True):
     """It has ended, and its slot is free. Told before those who wait for it have gone on."""
 
     id: str
@@ -65,8 +62,7 @@ class PredictionFinished(ServiceEvent):
     ran: float | None  # seconds since it was started; None: it never was
 
 
-@dataclass(frozen=True)
-class PredictionRefused(ServiceEvent):
+class PredictionRefused(ServiceEvent, frozen=True):
     """One was not created."""
 
     id: str | None  # that the caller gave
@@ -75,42 +71,36 @@ class PredictionRefused(ServiceEvent):
     error: str
 
 
-@dataclass(frozen=True)
-class HealthChanged(ServiceEvent):
+class HealthChanged(ServiceEvent, frozen=True):
     status: str  # as health shows it, without BUSY and UNHEALTHY
     draining: bool
     cause: str | None  # of SETUP_FAILED and DEFUNCT
 
 
-@dataclass(frozen=True)
-class WorkerStarted(ServiceEvent):
+class WorkerStarted(ServiceEvent, frozen=True):
     """A worker process was started; setup begins."""
 
     worker: int  # its number
     pid: int | None  # None: it is no process
 
 
-@dataclass(frozen=True)
-class WorkerDescribed(ServiceEvent):
+class WorkerDescribed(ServiceEvent, frozen=True):
     """The model is imported: its document can be had and inputs can be checked, while setup goes on."""
 
     worker: int
 
 
-@dataclass(frozen=True)
-class WorkerReady(ServiceEvent):
+class WorkerReady(ServiceEvent, frozen=True):
     worker: int
     setup: float  # seconds from its start
 
 
-@dataclass(frozen=True)
-class WorkerEnded(ServiceEvent):
+class WorkerEnded(ServiceEvent, frozen=True):
     worker: int
     cause: str | None  # None: its end was asked for
 
 
-@dataclass(frozen=True)
-class EventsLost(ServiceEvent):
+class EventsLost(ServiceEvent, frozen=True):
     """To a reader that was too slow; what follows is complete again."""
 
     count: int
@@ -212,22 +202,24 @@ class ServiceEvents:
     def has_created(self, prediction: Prediction) -> None:
         self.created += 1
         if self._observers:
-            self.publish(PredictionCreated(self.now(), prediction.id, prediction.mode, prediction.queued))
+            self.publish(PredictionCreated(prediction.created_at, prediction.id, prediction.mode, prediction.queued))
 
     def has_started(self, prediction: Prediction) -> None:
         if self._observers:
             assert prediction.started is not None
+            assert prediction.started_at is not None
             waited = prediction.started - prediction.created
-            self.publish(PredictionStarted(self.now(), prediction.id, prediction.mode, waited))
+            self.publish(PredictionStarted(prediction.started_at, prediction.id, prediction.mode, waited))
 
     def has_finished(self, prediction: Prediction) -> None:
         self.finished[prediction.status] += 1
         if self._observers:
             assert prediction.predict_time is not None
+            assert prediction.completed_at is not None
             why, begun = prediction.failure, prediction.started
             self.publish(
                 PredictionFinished(
-                    self.now(),
+                    prediction.completed_at,
                     prediction.id,
                     prediction.mode,
                     prediction.status,

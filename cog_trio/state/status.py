@@ -13,6 +13,8 @@ import msgspec
 
 
 class Status(str, Enum):
+    __hash__ = str.__hash__  # that of Enum is a call of Python, for each look into a table
+
     STARTING = "starting"
     PROCESSING = "processing"
     SUCCEEDED = "succeeded"
@@ -22,6 +24,8 @@ class Status(str, Enum):
 
 class Fact(Enum):
     """What can happen to a prediction."""
+
+    __hash__ = object.__hash__  # that of Enum is a call of Python, for each look into a table
 
     DISPATCHED = "dispatched"  # its Predict is about to be written
     RETURNED = "returned"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -41,7 +42,7 @@ __all__ = ["no_threads", "temporary_folder"]
 
 def told(event: ServiceEvent) -> tuple[object, ...]:
     """Its kind and what it says, without the time stamp."""
-    return (type(event), *(getattr(event, field.name) for field in dataclasses.fields(event)[1:]))
+    return (type(event), *(getattr(event, field.name) for field in msgspec.structs.fields(event)[1:]))
 
 
 async def test_the_life_of_a_service_from_spawn_to_grave(autojump_clock: Clock) -> None:
