@@ -203,25 +203,25 @@ SLEEPS: Final = {
 }
 CANCELS: Final = {
     "its clean-up is waited for": (
-        "try:\n        SLEEP(60)\n    finally:\n        SLEEP(0.01)\n        print('clean')",
+        "try:\n        print('go')\n        SLEEP(60)\n    finally:\n        SLEEP(0.01)\n        print('clean')",
         "clean",
     ),
     "one that is swallowed": (
-        "try:\n        SLEEP(60)\n    except BaseException:\n        print('swallowed')\n    return 1",
-        "swallowed",
+        "try:\n        print('go')\n        SLEEP(60)\n    except BaseException:\n        print('kept')\n    return 1",
+        "kept",
     ),
     "a failing clean-up": (
-        "try:\n        SLEEP(60)\n    finally:\n        print('bad')\n        raise ValueError",
+        "try:\n        print('go')\n        SLEEP(60)\n    finally:\n        print('bad')\n        raise ValueError",
         "bad",
     ),
-    "in the middle of a computation": ("while True: n = [m for m in range(1000)]", ""),
+    "in the middle of a computation": ("print('go')\n    while True: n = [m for m in range(1000)]", ""),
 }
 
 
 @pytest.mark.parametrize("kind", CODES)
 async def test_the_same_cancels(tmp_path: Path, kind: str) -> None:
     """Three times each: only the first counts, and the next run is not hit."""
-    head = f"{SLEEPS[kind]}\n{'' if kind == 'sync' else 'async '}def run():\n    print('go')\n    "
+    head = f"{SLEEPS[kind]}\n{'' if kind == 'sync' else 'async '}def run():\n    "
     async with open_worker(tmp_path, CODES[kind]) as parent:
         for name, (body, text) in CANCELS.items():
             if kind == "trio":  # whoever cleans up in trio has to shield it
@@ -262,9 +262,10 @@ async def test_a_crash_costs_nothing_of_what_was_put_out_a_moment_before(tmp_pat
         frames: list[SlotResponse] = []
         await parent.wait_log(predict, "begun", frames)
         line = parent.lines[0]
+        frames += line.waiting
         while sum(isinstance(frame, OutputChunk) + getattr(frame, "count", 0) for frame in frames) < 3:
+            line.waiting.clear()
             await line.read()
             frames += line.waiting
-            line.waiting.clear()
         await test_sync_executor.write(fifo)
         assert await parent.wait_exit() == 3
