@@ -262,10 +262,11 @@ async def test_a_crash_costs_nothing_of_what_was_put_out_a_moment_before(tmp_pat
         frames: list[SlotResponse] = []
         await parent.wait_log(predict, "begun", frames)
         line = parent.lines[0]
-        frames += line.waiting
-        while sum(isinstance(frame, OutputChunk) + getattr(frame, "count", 0) for frame in frames) < 3:
+        while True:
+            frames += line.waiting  # some may have come with the text
             line.waiting.clear()
+            if sum(isinstance(frame, OutputChunk) + getattr(frame, "count", 0) for frame in frames) == 3:
+                break
             await line.read()
-            frames += line.waiting
         await test_sync_executor.write(fifo)
         assert await parent.wait_exit() == 3
