@@ -212,7 +212,7 @@ async def test_absent_receiver(serve_model: ServeModel) -> None:
             assert (await server.health())["status"] == "READY"
             assert await server.stop() == 0
             for number in range(20):
-                assert "given up" in "".join(e["message"] for e in server.log if e.get("id") == f"p{number}")
+                assert "given up" in "".join(e["message"] for e in server.log if e.get("prediction_id") == f"p{number}")
             assert "s3cret" not in str(server.log)
 
 
@@ -279,5 +279,5 @@ async def test_W16_token_that_no_header_can_carry(serve_model: ServeModel, tmp_p
 async def until_logged(server: Server, text: str, id: str) -> None:
     """Wait until the server has said this about a prediction."""
     with trio.fail_after(10):
-        while not any(text in entry.get("message", "") and entry.get("id") == id for entry in server.log):
+        while not any(text in entry.get("message", "") and entry.get("prediction_id") == id for entry in server.log):
             await trio.sleep(0.02)

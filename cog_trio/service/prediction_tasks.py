@@ -40,7 +40,9 @@ BROKEN: Final = Outcome(Fact.RAISED, INTERNAL_ERROR, blame=Blame.SERVICE)
 
 
 class PredictionTasks:
-    """The predictions of one service, in flight and finished; ``start_soon`` starts tasks in its nursery.
+    """The predictions of one service, in flight and finished.
+
+    ``start_soon`` starts tasks in its nursery; ``on_accepted`` is called for each before it begins.
 
     ``output_folder``: where output files stay; None: they go where the settings say.
     """
@@ -52,6 +54,7 @@ class PredictionTasks:
         queue: PredictionQueue,
         service_events: ServiceEvents,
         start_soon: Callable[..., Any],
+        on_accepted: Callable[[Prediction], None],
         output_folder: str | None = None,
     ) -> None:
         self.open: dict[str, Prediction] = {}
@@ -63,6 +66,7 @@ class PredictionTasks:
         self._queue = queue
         self._service_events = service_events
         self._start_soon = start_soon
+        self._on_accepted = on_accepted
 
     def get(self, id: str) -> Prediction | None:
         """In flight, else finished and still kept."""
@@ -73,11 +77,20 @@ class PredictionTasks:
         self.open[prediction.id] = prediction
         run = Run(prediction, self, self._workspace.run_folder(), input, context)
         entry = self._queue.enter(prediction)
-        self._service_events.has_created(prediction)
+        if prediction.waits_briefly:
+            prediction.on_decision(self._accept)
+        else:
+            self._accept(prediction)
         if isinstance(entry, Slot) and not needs_spill(input, context):
             self._begin(run, entry)
         else:
             self._start_soon(self._wait_and_begin, run, entry)
+
+    def _accept(self, prediction: Prediction) -> None:
+        """It is created, unless it was refused after a moment: then it never was."""
+        if prediction.refusal is None:
+            self._on_accepted(prediction)
+            self._service_events.has_created(prediction)
 
     def _begin(self, run: Run, slot: Slot) -> None:
         """Send the run; a cancellation that came before cuts it, before a byte is written."""
@@ -173,6 +186,10 @@ class PredictionTasks:
         if prediction.cancel_requested and not outcome.ours:
             outcome = CUT  # the work has stopped and its end was asked for, whatever it said last
         prediction.finish(outcome)
+        if prediction.waits_briefly and prediction.refusal is not None:
+            self._service_events.has_refused(prediction.id, prediction.mode, prediction.refusal)
+            del self.open[prediction.id]
+            return
         self._service_events.has_finished(prediction)
         del self.open[prediction.id]
         self.retained.add(prediction)

@@ -93,7 +93,12 @@ class PythonAPI:
         """
         check(id, context, webhook)
         sent = await encode_input(input)
-        return self.create(NewPrediction(sent, id, context or {}, mode, webhook=webhook))
+        prediction = self.create(NewPrediction(sent, id, context or {}, mode, webhook=webhook))
+        if prediction.waits_briefly:  # for a slot that is being freed
+            await prediction.wait_decided()
+            if prediction.refusal is not None:
+                raise prediction.refusal
+        return prediction
 
     @asynccontextmanager
     async def stream(

@@ -77,7 +77,13 @@ class PredictionService(PythonAPI):
         self._queue = PredictionQueue(self._worker_pool.permits, settings.queue, settings.queue_timeout)
         self._bounds = Bounds(settings.log_limit, settings.stream_history)
         self._tasks = PredictionTasks(
-            settings, workspace, self._queue, self._service_events, nursery.start_soon, output_folder
+            settings,
+            workspace,
+            self._queue,
+            self._service_events,
+            nursery.start_soon,
+            self._webhooks.follow,
+            output_folder,
         )
         self._shutdown_sequence = ShutdownSequence(settings, self._tasks.open, self._worker_pool, self._webhooks)
         self._reload = Reload(settings.drain_grace, self._tasks.open, self._worker_pool, nursery.start_soon)
@@ -289,7 +295,6 @@ class PredictionService(PythonAPI):
             now=self._now,
         )
         prediction.on_printed = self._service_events.on_printed
-        self._webhooks.follow(prediction)
         self._tasks.start(prediction, sent, new.context)
         return prediction
 

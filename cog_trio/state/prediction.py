@@ -310,6 +310,12 @@ class Prediction:
         else:
             callback(self)
 
+    async def wait_decided(self) -> None:
+        """Wait until it begins, or has ended without that. Cancellation: the prediction goes on."""
+        decided = trio.Event()
+        self.on_decision(lambda _: decided.set())
+        await decided.wait()
+
     def _decide(self) -> None:
         callbacks, self._on_decision = self._on_decision, []
         for callback in callbacks:

@@ -20,7 +20,7 @@ from scenarios.faults.clients import Connection, kept, request
 from scenarios.faults.usage import MIB, settled, usage
 
 COUNT: Final = int(os.environ.get("COG_TRIO_SOAK") or 1_500)
-WARM: Final = max(600, COUNT // 10)  # predictions until caches and arenas are full
+WARM: Final = max(COUNT // 10, 2000)  # until each thread that reads files has had its share of them
 LIMIT: Final = 2 * MIB
 
 

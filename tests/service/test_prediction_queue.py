@@ -274,10 +274,13 @@ async def test_a_run_that_ignores_its_cancel_still_gives_409(autojump_clock: Clo
         await trio.testing.wait_all_tasks_blocked()
         first.cancel()
         await trio.testing.wait_all_tasks_blocked()
-        second = service.create(NewPrediction())
+        second = service.create(NewPrediction(webhook="http://127.0.0.1:1/"))
         await second.wait_finished()
         assert isinstance(second.refusal, AtCapacity)
         assert second.predict_time == 0.02
+        assert service.get(second.id) is None, "it was never created"
+        statistics = service.statistics()
+        assert (statistics.created, statistics.refused, statistics.failed, statistics.webhooks) == (1, 1, 0, 0)
         worker.exit(-9)
 
 

@@ -86,7 +86,7 @@ async def run_session(
                         code = FAILED
                         console.say(_told(error, debug))
                     console.phase("")
-                    if console.dropped:
+                    if console.dropped and not console.closed.is_set():  # else there is nobody to be told
                         code = code or FAILED
                         console.say(f"{NAME}: output was lost, since its reader is too slow")
                     stop.gently = stop.scope.cancel  # only the reader is waited for

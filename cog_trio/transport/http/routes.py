@@ -309,9 +309,7 @@ class Handlers:
         request.id = prediction.id  # for the access log
         if not new.watched:
             if prediction.waits_briefly:
-                decided = trio.Event()
-                prediction.on_decision(lambda _: decided.set())
-                await decided.wait()
+                await prediction.wait_decided()
             return _accepted(prediction)
         if streamed:
             return await self._follow(request, prediction)

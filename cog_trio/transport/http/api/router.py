@@ -239,8 +239,17 @@ class App:
             return self._whole(request, decided)
         if not isinstance(decided, Later):
             return None
-        pending = Pending(decided.gone)
-        decided.when(lambda reply: pending.reply(self._whole(request, reply)))
+
+        def gone() -> None:
+            self._log(request, 499, 0)
+            decided.gone()
+
+        def answer(reply: Response | Large) -> None:
+            if pending.open:
+                pending.reply(self._whole(request, reply))
+
+        pending = Pending(gone)
+        decided.when(answer)
         return pending
 
     def _whole(self, request: HttpRequest, reply: Response | Large) -> Reply:

@@ -29,13 +29,16 @@ class Pending:
     """
 
     def __init__(self, gone: Callable[[], None]) -> None:
-        self._gone: Callable[[], None] | None = gone
+        self.open = True  # the client waits for the reply
+        self._gone = gone
         self._write: Callable[[Reply], None] | None = None
         self._early: Reply | None = None  # it came in the step of ``answer_now``
 
     def reply(self, reply: Reply) -> None:
-        """Write the reply: at once what the kernel takes, the rest by a task. Nothing if the connection is closed."""
-        self._gone = None
+        """Write the reply: at once what the kernel takes, the rest by a task. Nothing if the client has gone."""
+        if not self.open:
+            return
+        self.open = False
         if self._write is None:
             self._early = reply
         else:
@@ -48,9 +51,9 @@ class Pending:
             write(self._early)
 
     def client_has_gone(self) -> None:
-        gone, self._gone = self._gone, None
-        if gone is not None:
-            gone()
+        if self.open:
+            self.open = False
+            self._gone()
 
 
 AnswerNow: TypeAlias = "Callable[[RequestHead, bytes], Reply | Pending | None]"

@@ -367,8 +367,10 @@ class Http1:
     def _tell_gone(self) -> None:
         """The client of the open request has gone."""
         self._receive_queue.add({"type": "http.disconnect"})
-        if self._pending is not None:
-            self._pending.client_has_gone()
+        pending, self._pending = self._pending, None
+        if pending is not None and pending.open:
+            pending.client_has_gone()
+            self._open, self._ahead = False, b""  # nothing is answered any more, so the connection ends without a word
 
     async def handle(self, event: Event) -> None:
         """The connection's word that it is closed (``Closed``)."""
