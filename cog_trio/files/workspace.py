@@ -1,4 +1,4 @@
-"""The parent's files: temporary folders, spilled inputs, the readiness file. What a run puts out is in outputs.py.
+"""The parent's files: temporary folders, spilled inputs, the readiness file. What a run puts out is in output_files.py.
 
 One base folder a service, mode 0700, with a random name; inside it one numbered folder a run: no path is ever built
 from a prediction's id. A run's folder is made by whoever needs it first (we for a spilled input, the worker for its

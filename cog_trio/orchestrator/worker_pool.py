@@ -1,6 +1,6 @@
 """All workers of a service as one: who can take a prediction, and what they are together.
 
-There is a ``WorkerHandle`` for each; nothing here depends on how many there are, and one is a fleet too. Slots are
+There is a ``WorkerHandle`` for each; nothing here depends on how many there are, and one is a pool too. Slots are
 counted over all that are ready, and the worker with the most idle ones gets the next run. Together they are READY while
 one is, else STARTING while one may still become it, else DEFUNCT, or SETUP_FAILED when none ever was. A worker that is
 lost takes its own runs along and its slots, nothing else (D33).

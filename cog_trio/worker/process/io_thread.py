@@ -68,7 +68,7 @@ class IOThread:
     """The I/O thread. Its methods are for any thread, but where they say otherwise."""
 
     def __init__(self, control_in: int, control_out: int, slot0: int) -> None:
-        self.inbox: Final[queue.SimpleQueue[Init | None]] = queue.SimpleQueue()  # None: leave
+        self.requests: Final[queue.SimpleQueue[Init | None]] = queue.SimpleQueue()  # None: leave
         self.control: Final = MessageWriter(control_out, lambda: self.post(self._start_soon, self.control.flush))
         self.slots: Final[list[Slot]] = []
         self._dropped: Final = DroppedLines(lambda: self.post(self._start_soon, self._dropped.report), self.send)
@@ -216,7 +216,7 @@ class IOThread:
                 if self._initialised:
                     raise ProtocolBroken("a second Init")
                 self._initialised = True
-                self.inbox.put(message)
+                self.requests.put(message)
             case Cancel():
                 self._cancel(message)
             case Healthcheck():
@@ -234,7 +234,7 @@ class IOThread:
             return
         self.stopping = True
         self.send(ShuttingDown())
-        self.inbox.put(None)
+        self.requests.put(None)
         self._arrived.put(False)
         if self._runtime is not None:
             self._runtime.executor.stop()

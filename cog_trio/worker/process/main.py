@@ -47,7 +47,7 @@ def run(control_in: int, control_out: int, slot0: int, out_r: int, err_r: int) -
     capture.private.update((control_in, slot0))
     io.start(capture.pump)
     guard(gate, StrayExceptions(io).report)
-    init = io.inbox.get()
+    init = io.requests.get()
     if init is not None:
         _live_with(init, io, capture)
 
