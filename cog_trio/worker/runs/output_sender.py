@@ -53,8 +53,6 @@ class Items:
 
     def __init__(self, outputs: OutputSender, result: Any, *, is_async: bool, awaits: bool) -> None:
         self.is_async: Final = is_async
-        self.next: Final[Callable[[], Any]] = self._anext if is_async else self._next
-        self.throw: Final[Callable[[BaseException], Any]] = self._athrow if is_async else self._throw
         self.close: Callable[[], Any] | None = None
         self._yielded = not isinstance(result, (list, tuple))
         if self._yielded:
@@ -62,6 +60,14 @@ class Items:
         self._items: Any = result if self._yielded else iter(result)
         self._outputs = outputs
         self._awaits = awaits
+
+    @property  # and no attribute: that would keep itself alive, and with it the run and all of its inputs
+    def next(self) -> Callable[[], Any]:
+        return self._anext if self.is_async else self._next
+
+    @property
+    def throw(self) -> Callable[[BaseException], Any]:
+        return self._athrow if self.is_async else self._throw
 
     @property
     def can_throw(self) -> bool:

@@ -56,6 +56,17 @@ async def a_worker(folder: Path, kind: str, *, stream: bool = False) -> AsyncIte
         assert await parent.leave() == 0
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["value", "item"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_run_that_is_over_keeps_nothing_of_itself(tmp_path: Path, kind: str, stream: bool) -> None:
+    """Its inputs may be large: they must not wait for the garbage collector."""
+    way = "yield" if stream else "return"
+    count = f"import gc; gc.disable(); {way} sum(type(one).__name__ == 'Job' for one in gc.get_objects())"
+    async with a_worker(tmp_path, kind, stream=stream) as parent:
+        seen = [(await parent.run({"code": count})).outputs for _ in range(4)]
+    assert seen == [[1]] * 4
+
+
 LIMITED: Final = """import resource
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
