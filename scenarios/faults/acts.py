@@ -184,6 +184,27 @@ async def follow_slowly(life: Life, rng: random.Random) -> None:
     await life.settle(run)
 
 
+async def read_along_slowly(life: Life, rng: random.Random) -> None:
+    """Several follow a run that is nobody's, on connections that take little, and leave: its end is none of theirs."""
+    run, body = life.new(flood, rng)
+
+    async def follow() -> None:
+        stream = await clients.connect(life.server, narrow=True)
+        try:
+            await stream.send_all(life.request("GET", f"/predictions/{run.id}", accept="text/event-stream"))
+            with trio.move_on_after(rng.uniform(0, 1)):
+                while await stream.receive_some(rng.choice((1, 100, 4_096))):
+                    await trio.sleep(rng.uniform(0, 0.05))
+        finally:
+            await clients.leave(stream, rng)
+
+    if life.taken(run, (await life.put(run, body, async_=True)).status_code, async_=True):
+        async with trio.open_nursery() as nursery:
+            for _ in range(rng.randint(1, 3)):
+                nursery.start_soon(follow)
+        await life.settle(run)
+
+
 async def send_half(life: Life, rng: random.Random) -> None:
     """A request that ends in its midst."""
     run, body = life.new(draw, rng)

@@ -5,6 +5,7 @@ What a server is like is drawn too: its model, workers, queue, limits, token, an
 
 from __future__ import annotations
 
+import math
 import random
 import tempfile
 from collections import Counter
@@ -17,14 +18,14 @@ from typing import Final
 import trio
 
 from cog_trio.testing import Reply, open_server, open_webhook_receiver
-from scenarios.faults import acts, sockets
+from scenarios.faults import acts, sockets, strains
 from scenarios.faults.ledger import Ledger
 from scenarios.faults.life import GRACE, Act, Life
 from scenarios.faults.stores import open_stores
 from scenarios.faults.usage import MIB
 from scenarios.places import MODELS as PLACE
 
-MODELS: Final = {"chaos.py": 1, "chaos_async.py": 4}  # and their slots
+MODELS: Final = {"chaos.py": 1, "chaos_async.py": 4, "chaos_async.py:Trio": 4}  # and their slots
 LIVES: Final = ("calm", "sigterm", "shutdown", "kill worker", "kill server", "lose worker", "stick")
 RESPAWNS: Final = ("lose worker", "stick")
 CLOSES: Final = Reply(headers=(("connection", "close"),))  # a pool of idle connections is no leak
@@ -37,6 +38,7 @@ ACTS: Final[Mapping[Act, int]] = {
     acts.join_one: 8,
     acts.follow_one: 8,
     acts.follow_slowly: 4,
+    acts.read_along_slowly: 3,
     acts.fetch_one: 8,
     acts.upload_one: 6,
     acts.send_half: 4,
@@ -50,6 +52,13 @@ ACTS: Final[Mapping[Act, int]] = {
     sockets.listen_slowly: 3,
     sockets.send_frames: 4,
     sockets.put_by_http2: 5,
+    strains.fill_disk: 2,
+    strains.freeze_worker: 2,
+    strains.hold_interpreter: 2,
+    strains.leave_helper: 4,
+    strains.tell_nonsense: 4,
+    strains.send_large: 2,
+    strains.send_large_and_wrong: 2,
 }
 IF_GRACE: Final[Mapping[Act, int]] = {acts.come_back: 8}
 IF_TOKEN: Final[Mapping[Act, int]] = {acts.try_as_stranger: 4, sockets.knock_as_stranger: 2}
@@ -73,8 +82,13 @@ class Kind:
         return MODELS[self.model] * self.workers
 
     @property
+    def longest_hold(self) -> float:
+        """Seconds that a run may be deaf to its cancel without the loss of its worker."""
+        return 1.0 if self.end == "stick" else math.inf
+
+    @property
     def flags(self) -> list[str]:
-        flags = ["--retain", "100", "--retain-bytes", "8MiB", "--drain-grace", "3"]
+        flags = ["--retain", "100", "--retain-bytes", "8MiB", "--drain-grace", "3", "--webhook-grace", "3"]
         if self.workers > 1:
             flags += ["--workers", str(self.workers)]
         if self.end in RESPAWNS:
@@ -100,7 +114,7 @@ def draw_kind(rng: random.Random, model: str | None = None, end: str | None = No
     return Kind(
         model,
         end or rng.choice(LIVES),
-        workers=2 if model == "chaos.py" and rng.random() < 0.5 else 1,
+        workers=2 if MODELS[model] == 1 and rng.random() < 0.5 else 1,
         queue=rng.random() < 0.5,
         grace=rng.random() < 0.5,
         token="let-me-in" if rng.random() < 0.4 else "",
@@ -145,8 +159,22 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
-async def live(rng: random.Random, seconds: float, rounds: int, kind: Kind) -> Life:
-    """One server: ``rounds`` rounds of so many seconds; then its end."""
+@dataclass(frozen=True)
+class Form:
+    """How long and how heavy a life is."""
+
+    rounds: int
+    seconds: float  # of a round
+    hold: float  # seconds that C code may keep the interpreter
+    large: int  # bytes of a large body
+
+
+SHORT: Final = Form(2, 2.5, 1.0, 2 * MIB)
+LONG: Final = Form(2, 4.0, 7.0, 20 * MIB)
+
+
+async def live(rng: random.Random, form: Form, kind: Kind) -> Life:
+    """One server: some rounds; then its end."""
     async with AsyncExitStack() as stack:
         receiver = await stack.enter_async_context(open_webhook_receiver(CLOSES))
         stores = await stack.enter_async_context(open_stores(takes=kind.uploads))
@@ -167,13 +195,15 @@ async def live(rng: random.Random, seconds: float, rounds: int, kind: Kind) -> L
                 queue=kind.queue,
                 token=kind.token,
                 limit=kind.limit,
+                longest_hold=min(form.hold, kind.longest_hold),
+                large=form.large,
             )
             base = await life.warmed_up(STARTED)
-            for _ in range(rounds):
-                await life.round(seconds)
+            for _ in range(form.rounds):
+                await life.round(form.seconds)
                 await life.calm(base)
             if kind.end != "calm":
-                await life.round(seconds, getattr(life, kind.end.replace(" ", "_")))
+                await life.round(form.seconds, getattr(life, kind.end.replace(" ", "_")))
             if kind.end in RESPAWNS:
                 await life.calm(base)
         if kind.end != "kill server":
@@ -183,9 +213,7 @@ async def live(rng: random.Random, seconds: float, rounds: int, kind: Kind) -> L
     return life
 
 
-async def run(
-    seed: int, seconds: float, *, first: int = 0, lives: int | None = None, rounds: int = 2, length: float = 4.0
-) -> Figures:
+async def run(seed: int, seconds: float, *, first: int = 0, lives: int | None = None, form: Form = LONG) -> Figures:
     """Lives of one seed, one after the other, until the time is over."""
     figures = Figures()
     until = trio.current_time() + seconds
@@ -195,5 +223,5 @@ async def run(
         kind = draw_kind(rng)
         print(f"seed {seed}, life {number}: {kind}", flush=True)  # what a failure needs to be seen again
         number += 1
-        figures.add(kind, await live(rng, length, rounds, kind))
+        figures.add(kind, await live(rng, form, kind))
     return figures

@@ -22,6 +22,7 @@ LOST: Final = (  # causes that only a fatal act may bring
     "The worker is gone, predictions can't run: ",
     "the prediction stopped before its output files were taken",
 )
+FULL: Final = "[Errno 27] File too large"  # how a disk shows that is full by a limit of the process
 TIMED_OUT: Final = "Prediction timed out after "
 
 
@@ -39,6 +40,7 @@ class Run:
     accepted: bool = False  # the server said so
     unsure: bool = False  # whether the server took it, nobody was told
     stopped: bool = False  # somebody cancelled it or left it, or may have
+    disk_full: bool = False  # at some moment of its life
     end: dict[str, Any] | None = None  # its terminal state, from the first that showed it
 
 
@@ -85,6 +87,8 @@ class Ledger:
             right = plan.is_output(output) and seen["logs"].startswith(plan.logs[: -len(f"{plan.name} ends")])
         elif status == "failed" and plan.around is not None and error.startswith(plan.around):
             right = plan.is_output(output, failed=True)
+        elif status == "failed" and FULL in error:
+            right = run.disk_full and plan.is_output(output, failed=True)
         elif status == "failed" and error.startswith(TIMED_OUT):
             right = self.limit is not None and plan.is_output(output, begun=True)
         elif status == "failed":

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 NAME: Final = re.compile(r"@\d+@")
+GIVEN: Final = ("name", "steps", "size", "how", "seconds", "files", "lines", "ends", "helper")
 WAITS: Final = ("sleep", "sleep", "sleep", "busy", "lock", "child", "deaf")
 FETCHES: Final = ("served", "served", "slow", "busy", "gone", "cut")  # how the server of an input behaves
 UPLOADS: Final = ("takes", "takes", "busy", "hangs", "cut", "refuses")  # how that of an output does
@@ -37,12 +38,14 @@ class Plan:
     url: str = ""
     upload: str = ""  # one of UPLOADS: files go to ``target``; else into the output
     target: str = ""
+    helper: float = 0.0  # seconds that a process of it goes on to write beside its file
+    text: int = 0  # bytes of an input that is large
 
     @property
     def input(self) -> dict[str, Any]:
-        given: dict[str, Any] = {
-            key: getattr(self, key) for key in ("name", "steps", "size", "how", "seconds", "files", "lines", "ends")
-        }
+        given: dict[str, Any] = {key: getattr(self, key) for key in GIVEN}
+        if self.text:
+            given["text"] = "x" * self.text
         if self.fetch:
             given["file"] = self.url
         elif self.file is not None:
@@ -79,7 +82,8 @@ class Plan:
     def logs(self) -> str:
         """Everything that it prints when nobody stops it."""
         lines = "".join(f"{self.name} line {number}\n" for number in range(self.lines))
-        return f"{self.name} begins\n{lines}{self.name} ends"
+        got = f"{self.name} got {self.text}\n" if self.text else ""
+        return f"{self.name} begins\n{got}{lines}{self.name} ends"
 
     @property
     def error(self) -> str | None:
@@ -144,6 +148,11 @@ def fetching(rng: random.Random, name: str) -> Plan:
 def uploading(rng: random.Random, name: str) -> Plan:
     """A run with files that are put somewhere."""
     return Plan(name, rng.randrange(3), 10, files=rng.choice((1, 1, 3)), upload=rng.choice(UPLOADS))
+
+
+def helped(rng: random.Random, name: str) -> Plan:
+    """A run that leaves a process behind, which writes into the folder of its input."""
+    return Plan(name, rng.randrange(3), 10, file=rng.randbytes(10), helper=rng.uniform(0.1, 2))
 
 
 def placed(plan: Plan, url: str, target: str) -> Plan:

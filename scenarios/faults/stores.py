@@ -1,14 +1,20 @@
-"""Where the files of runs come from and go to: servers that serve, fail, hang and cut, as each run's plan has it."""
+"""Servers around a server, which serve, fail, hang, cut and talk nonsense, as the plan of each run has it.
+
+Files of runs come from them and go to them, and some webhooks do.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Final
 
+import trio
+
 from cog_trio.testing.file_servers import FileServer, UploadServer, open_file_server, open_upload_server
+from cog_trio.testing.helper_tasks import open_helpers
 from cog_trio.testing.loopback import Loopback, Reply
 from scenarios.faults.plans import Plan, placed
 
@@ -26,6 +32,60 @@ UPLOAD: Final = {
     "cut": Reply(closes=True),
     "refuses": Reply(403, headers=_CLOSES),
 }
+NONSENSE: Final = (  # what receivers of webhooks may answer; all but the first few are no HTTP
+    b"HTTP/1.1 429 Later\r\nretry-after: 99999999999999999999\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 503 Later\r\nretry-after: " + b"9" * 5_000 + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 503 Later\r\nretry-after: -1e999\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 429 Later\r\nretry-after: Fri, 99 Dec 99999 99:99:99\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 429 Later\r\nretry-after: \xff\xfe\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 307 Round\r\nlocation: /round\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 308 Away\r\nlocation: http://[::1:%/\xff\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nshort",
+    b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\xff\xff",
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"HTTP/1.1 999 What\r\n\r\n",
+    b"HTTP/9.9 banana\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 50_000,
+    b"SSH-2.0-OpenSSH_9.9\r\n",
+    bytes(range(256)) * 100,
+    b"",  # the connection ends
+)
+ACCEPTED: Final = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+@dataclass
+class Nonsense:
+    """A receiver of webhooks that answers nonsense, also nothing at all, until it relents: then it takes everything."""
+
+    url: str = ""
+    _answers: int = 0
+    _mute: set[trio.CancelScope] = field(default_factory=set)  # connections that get no answer
+    _relents: bool = False
+
+    def begins(self) -> None:
+        self._relents = False
+
+    def relents(self) -> None:
+        self._relents = True
+        for scope in self._mute:
+            scope.cancel()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """One connection and one answer, each of a different kind than the one before."""
+        with suppress(trio.BrokenResourceError):
+            async with stream:
+                await stream.receive_some()
+                self._answers += 1
+                kind = self._answers % (len(NONSENSE) + 1)
+                if self._relents:
+                    await stream.send_all(ACCEPTED)
+                elif kind < len(NONSENSE):
+                    await stream.send_all(NONSENSE[kind])
+                else:
+                    with trio.CancelScope() as scope:
+                        self._mute.add(scope)
+                        await trio.sleep_forever()
+                    self._mute.remove(scope)
 
 
 class Replies(dict[str, Reply]):
@@ -44,10 +104,11 @@ class Replies(dict[str, Reply]):
 
 @dataclass
 class Stores:
-    """Both servers; ``takes``: files go to the second."""
+    """All servers; ``takes``: files go to the second."""
 
     files: FileServer
     uploads: UploadServer
+    nonsense: Nonsense
     takes: bool
 
     def place(self, plan: Plan) -> Plan:
@@ -70,8 +131,11 @@ def _once(server: Loopback, name: str, reply: Reply) -> None:
 
 @asynccontextmanager
 async def open_stores(*, takes: bool) -> AsyncIterator[Stores]:
-    """Both servers for the length of a block."""
-    async with open_file_server() as files, open_upload_server() as uploads:
+    """All servers for the length of a block."""
+    async with open_file_server() as files, open_upload_server() as uploads, open_helpers() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nonsense = Nonsense(f"http://127.0.0.1:{listener.socket.getsockname()[1]}")
+        nursery.start_soon(trio.serve_listeners, nonsense.serve, [listener])
         files.replies, uploads.replies = Replies(), Replies()
         uploads.usual = Reply(headers=_CLOSES)
-        yield Stores(files, uploads, takes)
+        yield Stores(files, uploads, nonsense, takes)
