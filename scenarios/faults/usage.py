@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,13 +70,20 @@ def held(process: psutil.Process) -> list[str]:
     return [f"{number}: {path.readlink()} {ends.get(number, '')}" for number, path in sorted(names.items())]
 
 
+def files(folder: Path) -> Iterator[str]:
+    """What is in a folder and below, seen from it; folders may vanish meanwhile."""
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            yield str(Path(place, name).relative_to(folder))
+
+
 def usage(server: Server) -> Usage:
     parent, workers = psutil.Process(server.process.pid), children_of(server)
     return Usage(
         (parent.num_fds(), sum(worker.num_fds() for worker in workers)),
         (parent.num_threads(), sum(worker.num_threads() for worker in workers)),
         len(marked(server.mark)),
-        tuple(sorted(str(path.relative_to(server.temporary)) for path in server.temporary.rglob("*"))),
+        tuple(sorted(files(server.temporary))),
         (memory(parent.pid), sum(memory(worker.pid) for worker in workers)),
     )
 
