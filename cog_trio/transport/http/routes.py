@@ -189,6 +189,8 @@ class Handlers:
         if wait:
             with trio.move_on_after(wait):
                 await _finish_or_leave(request, prediction)
+            if prediction.waits_briefly and prediction.refusal is not None:
+                return NOT_FOUND  # its create has been refused meanwhile: it never was
         return _state(prediction, wait)
 
     def create_now(self, family: RouteFamily, request: HttpRequest) -> Response | Later | None:

@@ -13,7 +13,7 @@ from cog_trio.observe.prometheus import Metrics
 from cog_trio.service.open_service import open_service
 from cog_trio.service.service import PredictionService
 from cog_trio.state.new_prediction import NewPrediction
-from cog_trio.testing.fakes import open_fake_worker, stall
+from cog_trio.testing.fakes import deaf, open_fake_worker, stall
 from cog_trio.transport.http.routes import make_app
 from tests.service.test_service import Clock, no_threads, temporary_folder
 from tests.transport.http.support import Client, connect, request
@@ -75,6 +75,30 @@ async def test_one_too_many_is_refused_at_once(autojump_clock: Clock, client: Cl
     response = await client.request("PUT", "/predictions/b")
     assert (response.status, response.json["error"]) == (409, "At capacity - all prediction slots busy")
     assert trio.current_time() == start
+
+
+@pytest.mark.covers("D5")
+async def test_who_waits_for_one_that_is_refused_after_a_moment_finds_none(
+    autojump_clock: Clock, nursery: trio.Nursery
+) -> None:
+    """Its create waits for a slot that is being freed, in vain: no prediction has failed, there was none."""
+    settings = Settings()
+    async with open_fake_worker(deaf) as worker:
+        worker.inputs = None
+        async with open_service("m.py", worker=worker, settings=settings) as service:
+            await service.wait_started()
+            service.create(NewPrediction(id="runs"))
+            await trio.testing.wait_all_tasks_blocked()
+            service.cancel("runs")
+            app = make_app(service, settings, Metrics(service), loopback=True)
+            creates, waits = connect(nursery, app), connect(nursery, app)
+            await creates.send(request("PUT", "/predictions/a"))
+            await trio.testing.wait_all_tasks_blocked()
+            await waits.send(request("GET", "/predictions/a", b"", "prefer: wait=60"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert service.running("a") is not None
+            assert ((await creates.response()).status, (await waits.response()).status) == (409, 404)
+            worker.exit(-9)
 
 
 @pytest.mark.covers("D5")
