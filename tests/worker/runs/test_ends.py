@@ -184,9 +184,9 @@ async def test_a_cancel_right_after_predict(tmp_path: Path, kind: str) -> None:
 async def test_a_run_that_keeps_the_interpreter_to_itself_loses_nothing(tmp_path: Path, kind: str) -> None:
     """C code that keeps the GIL: a cancel is heard when it has ended, and then the end follows."""
     async with a_worker(tmp_path, kind) as parent:
-        predict = await parent.predict(
-            {"code": "open(x, 'w').close(); return sum(range(2 * 10**7))", "x": str(tmp_path / "f")}
-        )
+        then = "import time; time.sleep(30)" if kind == "sync" else "return 1"
+        code = f"open(x, 'w').close(); sum(range(10**8)); {then}"
+        predict = await parent.predict({"code": code, "x": str(tmp_path / "f")})
         await until(lambda: os.path.exists(tmp_path / "f"))
         await parent.cancel(predict)
         assert (await parent.finish(predict)).cancelled
