@@ -23,7 +23,7 @@ TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 .PHONY: serve test test-fast check format rows map system test-all chaos soak pipes fuzz docs clean help
 
 serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393, or PORT=number; FLAGS="--workers 2"
-	@exec $(VENV)/bin/cog-trio serve $(MODEL) $(if $(PORT),--port $(PORT)) $(FLAGS)
+	@MAKE_SERVE=1 exec $(VENV)/bin/cog-trio serve $(MODEL) $(if $(PORT),--port $(PORT)) $(FLAGS)
 
 test: $(STAMP)  ## run all tests
 	$(VENV)/bin/python -m pytest $(TESTFLAGS)

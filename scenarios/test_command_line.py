@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -20,13 +21,13 @@ from scenarios.places import EXAMPLES, MODELS
 CONTAINER = ("-m", "cog_trio.server.http")
 
 
-async def _run(*arguments: str, cwd: Path | None = None, **variables: str) -> tuple[int, str]:
+async def _run(*arguments: str, cwd: Path | None = None, environ: Mapping[str, str] = {}) -> tuple[int, str]:
     """Run a command that must end by itself: its exit code and what it said."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("COG_", "PORT"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("COG_", "PORT"))}
     with trio.fail_after(30):
         done = await trio.run_process(
             [sys.executable, *arguments],
-            env={**environ, **variables},
+            env={**inherited, **environ},
             cwd=cwd,
             check=False,
             capture_stderr=True,
@@ -59,16 +60,21 @@ async def test_D38_wrong_start_is_one_line_and_exit_2(arguments: list[str], word
 
 
 @pytest.mark.covers("http:W16", "D38")
-async def test_D38_port_in_use_is_one_line_and_exit_1(serve_model: ServeModel) -> None:
-    """Given a port that somebody listens on, when a server is to use it, then one line, and exit 1."""
+@pytest.mark.parametrize(
+    ("variable", "way"), [("MAKE_SERVE", "make serve PORT=... takes"), ("MAKELEVEL", "--port takes")]
+)
+async def test_D38_port_in_use_is_one_line_and_exit_1(variable: str, way: str) -> None:
+    """Given a port that somebody listens on, when a server is to use it, then one line, and exit 1. The line names the
+    variable of our Makefile under ``make serve``, and the flag under anybody else's make."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, said = await _run(
-            "-m", "cog_trio", "serve", str(MODELS / "echo.py"), "--port", str(port), "--log-level", "error"
+            *("-m", "cog_trio", "serve", str(MODELS / "echo.py"), "--port", str(port), "--log-level", "error"),
+            environ={variable: "1"},
         )
     assert code == 1
     assert str(port) in said
-    assert "--port" in said
+    assert way in said
     assert said.count("\n") == 1
 
 

@@ -15,7 +15,7 @@ from cog_trio.config import settings
 from cog_trio.config.cog_yaml import FILE, BadModel, find
 from cog_trio.orchestrator.spawn import WorkerProcess, spawn
 
-MAKE_PORT: Final = "make serve PORT=..."  # of our Makefile
+MAKE_PORT: Final = "make serve PORT=..."  # where our Makefile says so by the variable MAKE_SERVE
 
 
 @dataclass(frozen=True)
@@ -96,5 +96,5 @@ def make_plan(
         terminal and chosen.log_format == "console",
         partial(make_plan, model, flags, terminal, x_mode, config_file),
         FILE if config_file is None else os.path.basename(config_file),
-        MAKE_PORT if "MAKELEVEL" in environ else "--port",
+        MAKE_PORT if "MAKE_SERVE" in environ else "--port",
     )
