@@ -17,9 +17,10 @@ from scenarios.container import NAMESPACE, Container, need, open_container, run_
 from scenarios.places import MODELS
 
 
-async def _until_gone(path: Path) -> None:
+async def _until(path: Path, there: bool) -> None:
+    """Wait until a file is there, or has gone: a thread writes it a moment after the change."""
     with trio.fail_after(SOON):
-        while path.exists():
+        while path.exists() is not there:
             await trio.sleep(0.02)
 
 
@@ -42,7 +43,7 @@ async def test_SIGTERM_drains_then_exit_0_and_the_ready_file_tells_the_truth(tmp
         ):
             server = container.server
             assert container.inside()[1][0] == "tini"
-            assert ready.exists()
+            await _until(ready, there=True)
 
             async def ask() -> None:
                 reply = await server.client.put("/predictions/x", json={"input": {"until": str(done)}})
@@ -51,7 +52,7 @@ async def test_SIGTERM_drains_then_exit_0_and_the_ready_file_tells_the_truth(tmp
             nursery.start_soon(ask)
             await server.until("BUSY")
             container.send(signal.SIGTERM)
-            await _until_gone(ready)
+            await _until(ready, there=False)
             assert (await server.client.get("/readyz")).status_code == 503
             assert (await server.client.get("/livez")).status_code == 200
             assert (await server.predict()).status_code == 503

@@ -29,7 +29,7 @@ LIMIT: Final = 60 + AMOUNT + WAIT  # seconds
 pytestmark: Final = pytest.mark.timeout(2 * LIMIT)
 GROWTH: Final = 64 * MIB  # bytes that a process may grow by
 POLL: Final = 0.02  # seconds between two looks at the processes
-ROLES: Final = {"parent": b"\0cog_trio\0", "worker": b"\0cog_trio.worker\0"}  # by their command lines
+ROLES: Final = {"parent": b"\0cog_trio\0", "worker": b"cog_trio.worker"}  # by their command lines; 3.10 has -c
 CHUNKS: Final = (str(MODELS / "pours.py:Chunks"),)
 
 
