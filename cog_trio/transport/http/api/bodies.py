@@ -177,8 +177,10 @@ def _may_repeat(body: bytes | bytearray | memoryview) -> bool:
     view = memoryview(body)
     for start in range(0, len(view), SMALL):
         piece = bytes(body if len(view) <= SMALL else view[max(start - _OVERLAP, 0) : start + SMALL])
-        if b"\\u" in piece:
+        if b"\\" in piece and b"\\u" in piece:  # one byte is found ten times as fast as two
             return True
+        if b'"' not in piece:
+            continue  # within one long string
         for number, quoted in enumerate(_QUOTED):
             counts[number] += piece.count(quoted)
             if counts[number] > 1:
