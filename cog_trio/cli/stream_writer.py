@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 PIECE: Final = 2**16  # bytes of one write: what an empty pipe takes at once
+THREAD_NAME: Final = "cog_trio stream writer"
 
 Data: TypeAlias = "bytes | Callable[[], bytes]"
 """Bytes, or a function that makes them: the thread calls it, so that the caller does not spend the time."""
@@ -39,7 +40,7 @@ class StreamWriter:
         self._done = 0  # bytes so far, written or given up; only the thread changes it
         self._closing = threading.Event()
         self._awake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cog_trio stream writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:
         """Start the thread. It does not keep the process alive."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from trio.testing import MockClock
 from cog_trio.cli.run import console, progress
 from cog_trio.cli.run.console import Console, open_console
 from cog_trio.cli.run.session import StopRequest, run_session
+from cog_trio.cli.stream_writer import THREAD_NAME
 
 
 class Seen:
@@ -63,12 +65,18 @@ def pipes(monkeypatch: pytest.MonkeyPatch, **streams: str) -> Iterator[dict[str,
     try:
         yield {name: read for name, (read, _) in ends.items()}
     finally:
-        for pair in ends.values():
-            for end in pair:
-                try:
-                    os.close(end)
-                except OSError:
-                    assert streams.get("closed"), "closed by nobody"
+        for read, _ in ends.values():
+            try:
+                os.close(read)
+            except OSError:
+                assert streams.get("closed"), "closed by nobody"
+        # A closed descriptor's number is used again: a writer that outlived its test would fill the next one's pipe.
+        for thread in threading.enumerate():
+            if thread.name == THREAD_NAME:
+                thread.join(30)
+                assert not thread.is_alive(), "nobody can read, so the writer has nothing to wait for"
+        for _, write in ends.values():
+            os.close(write)
 
 
 async def test_text_is_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
