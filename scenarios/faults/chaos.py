@@ -19,15 +19,16 @@ import trio
 
 from cog_trio.testing import Reply, open_server, open_webhook_receiver
 from scenarios.faults import acts, sockets, strains
-from scenarios.faults.ledger import Ledger
+from scenarios.faults.ledger import RETAIN, RETAIN_BYTES, Ledger
 from scenarios.faults.life import GRACE, Act, Life
 from scenarios.faults.stores import open_stores
 from scenarios.faults.usage import MIB
 from scenarios.places import MODELS as PLACE
 
 MODELS: Final = {"chaos.py": 1, "chaos_async.py": 4, "chaos_async.py:Trio": 4}  # and their slots
-LIVES: Final = ("calm", "sigterm", "shutdown", "kill worker", "kill server", "lose worker", "stick")
-RESPAWNS: Final = ("lose worker", "stick")
+LIVES: Final = ("calm", "sigterm", "shutdown", "kill worker", "kill server", "lose worker", "stick", "freeze")
+RESPAWNS: Final = ("lose worker", "stick", "freeze")
+KILLED_BY_CANCEL: Final = ("stick", "freeze")
 CLOSES: Final = Reply(headers=(("connection", "close"),))  # a pool of idle connections is no leak
 STARTED: Final = (acts.wait_for_one, acts.start_one, acts.follow_one, acts.cancel_one)  # once, before all is counted
 ACTS: Final[Mapping[Act, int]] = {
@@ -84,16 +85,25 @@ class Kind:
     @property
     def longest_hold(self) -> float:
         """Seconds that a run may be deaf to its cancel without the loss of its worker."""
-        return 1.0 if self.end == "stick" else math.inf
+        return 1.0 if self.end in KILLED_BY_CANCEL else math.inf
 
     @property
     def flags(self) -> list[str]:
-        flags = ["--retain", "100", "--retain-bytes", "8MiB", "--drain-grace", "3", "--webhook-grace", "3"]
+        flags = [
+            "--retain",
+            str(RETAIN),
+            "--retain-bytes",
+            str(RETAIN_BYTES),
+            "--drain-grace",
+            "3",
+            "--webhook-grace",
+            "3",
+        ]
         if self.workers > 1:
             flags += ["--workers", str(self.workers)]
         if self.end in RESPAWNS:
             flags += ["--respawn"]
-        if self.end == "stick":
+        if self.end in KILLED_BY_CANCEL:
             flags += ["--cancel-grace", "3"]
         if self.queue:
             flags += ["--queue", "4", "--queue-timeout", "30"]
@@ -111,10 +121,12 @@ class Kind:
 def draw_kind(rng: random.Random, model: str | None = None, end: str | None = None) -> Kind:
     """Any; ``model`` and ``end`` where they are given."""
     model = model or rng.choice(list(MODELS))
+    end = end or rng.choice(LIVES)
+    one = MODELS[model] > 1 or end == "freeze"  # the worker that is frozen must be the one that has the run
     return Kind(
         model,
-        end or rng.choice(LIVES),
-        workers=2 if MODELS[model] == 1 and rng.random() < 0.5 else 1,
+        end,
+        workers=1 if one or rng.random() < 0.5 else 2,
         queue=rng.random() < 0.5,
         grace=rng.random() < 0.5,
         token="let-me-in" if rng.random() < 0.4 else "",

@@ -7,9 +7,12 @@ the plan of the run and by what was done to it; all later ones must say exactly 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import trio
 
 from scenarios.faults.plans import NAME, Plan
 
@@ -22,6 +25,8 @@ LOST: Final = (  # causes that only a fatal act may bring
     "The worker is gone, predictions can't run: ",
     "the prediction stopped before its output files were taken",
 )
+RETAIN: Final = 100  # finished runs that the server keeps
+RETAIN_BYTES: Final = 8 * 2**20
 FULL: Final = "[Errno 27] File too large"  # how a disk shows that is full by a limit of the process
 TIMED_OUT: Final = "Prediction timed out after "
 
@@ -41,6 +46,8 @@ class Run:
     unsure: bool = False  # whether the server took it, nobody was told
     stopped: bool = False  # somebody cancelled it or left it, or may have
     disk_full: bool = False  # at some moment of its life
+    asked: float = field(default_factory=trio.current_time)
+    seen_ended: float = math.inf  # when somebody was first shown its end
     end: dict[str, Any] | None = None  # its terminal state, from the first that showed it
 
 
@@ -59,7 +66,7 @@ class Ledger:
         shown = {key: value for key, value in seen.items() if key != "input"}
         if run.end is None:
             self._judge(run, shown)
-            run.end = shown
+            run.end, run.seen_ended = shown, trio.current_time()
             self.statuses[shown["status"]] += 1
         elif run.end != shown:
             raise Violation(f"{run.id} ended as {_short(run.end)}, now it is {_short(shown)}")
@@ -69,6 +76,11 @@ class Ledger:
         strangers = set(NAME.findall(json.dumps(seen))) - {run.plan.name}
         if strangers or seen["id"] != run.id:
             raise Violation(f"{run.id} shows {strangers or seen['id']}: {_short(seen)}")
+
+    def may_be_forgotten(self, run: Run) -> bool:
+        """Whether those that may have ended since it was asked for can have taken the room of it."""
+        since = [other.plan.weight for other in self.runs.values() if other.seen_ended >= run.asked]
+        return len(since) > RETAIN or sum(since) > RETAIN_BYTES
 
     @property
     def endless(self) -> list[Run]:

@@ -59,6 +59,11 @@ class Plan:
         steps = [f"{self.name} {number} " + "x" * self.size for number in range(self.steps)]
         return [*first, *steps, *map(self._shown, range(self.files))]
 
+    @property
+    def weight(self) -> int:
+        """Bytes that the server keeps of it, at most: its input, its output, and that as events."""
+        return self.text + len(self.file or b"") + 2 * (len(self.file or b"") + self.steps * (self.size + 100)) + 4_000
+
     def _shown(self, number: int) -> str:
         if self.upload:
             return f"{self.target}/{quote(self.file_name)}"

@@ -18,9 +18,9 @@ from scenarios.faults.chaos import SHORT, draw_kind, live
 SEED: Final = int(os.environ.get("COG_TRIO_CHAOS_SEED") or time.time() // 86_400)
 LIVES: Final = (  # nobody's luck leaves a kind of runner or of end out
     ("chaos.py", ("sigterm", "shutdown", "calm")),
-    ("chaos.py", ("kill worker", "lose worker", "stick")),
-    ("chaos_async.py", ("kill worker", "kill server", "stick")),
-    ("chaos_async.py:Trio", ("lose worker", "stick", "sigterm")),
+    ("chaos.py", ("kill worker", "lose worker", "stick", "freeze")),
+    ("chaos_async.py", ("kill worker", "kill server", "stick", "freeze")),
+    ("chaos_async.py:Trio", ("lose worker", "stick", "freeze", "sigterm")),
 )
 
 

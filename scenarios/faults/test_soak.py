@@ -51,7 +51,7 @@ async def many(server: Server, slots: int, first: int, count: int) -> None:
 
 
 @pytest.mark.timeout(120 + COUNT // 50)
-@pytest.mark.parametrize(("model", "slots"), [("chaos.py", 1), ("chaos_async.py", 4)])
+@pytest.mark.parametrize(("model", "slots"), [("chaos.py", 1), ("chaos_async.py", 4), ("chaos_async.py:Trio", 4)])
 async def test_soak(serve_model: ServeModel, tmp_path: Path, model: str, slots: int) -> None:
     """Given thousands of predictions with logs, streams, files in and out, then after warming up neither the server nor
     the worker grows by more than 2 MiB, and there are no more descriptors, threads, processes or files."""
