@@ -9,6 +9,7 @@ This module imports the rest of the package, so it is imported only after the wo
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import platform
@@ -41,12 +42,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("cog_trio.cli")
 MAX_DESCRIPTORS: Final = 2**20  # more than limit_connections can ask for
 CANNOT_LISTEN: Final = 1  # exit code (D38)
+M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
+LARGE_BLOCK: Final = 2**20  # bytes
 BROKEN: Final = 70  # exit code, of sysexits.h: a fault of the program
 
 
 def serve(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int:
     """Run the program to its end; the exit code. ``early`` holds the signals that came before."""
     _raise_descriptor_limit()
+    return_large_blocks()
     settings = plan.settings
     colour = settings.log_format == "console" and sys.stderr.isatty() and colours()
     with open_log(
@@ -180,3 +184,13 @@ def _raise_descriptor_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):  # macOS has a second, lower limit: then what we have must do
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def return_large_blocks() -> None:
+    """Let the memory of a large body go back to the system as soon as it is freed.
+
+    glibc keeps it otherwise: once a large block was freed, it takes the next ones from its heap, where any small block
+    above them holds them for ever. A fixed threshold ends that. Other C libraries have no ``mallopt``.
+    """
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from cog_trio.cli.launch_plan import LaunchPlan
-from cog_trio.cli.serve.program import BROKEN, serve
+from cog_trio.cli.serve.program import BROKEN, LARGE_BLOCK, serve
 from cog_trio.config.settings import Settings
 from cog_trio.orchestrator.spawn import spawn
 from cog_trio.service.shutdown import ShutdownSequence
@@ -114,3 +114,27 @@ def run_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
+def test_the_memory_of_large_blocks_goes_back_when_they_are_freed() -> None:
+    """Small blocks that were made meanwhile hold none of it."""
+    program = f"""
+from pathlib import Path
+from cog_trio.cli.serve.program import return_large_blocks
+
+def kept():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) * 1024
+
+return_large_blocks()
+bytearray(20 * {LARGE_BLOCK})
+before = kept()
+pairs = [(bytearray(b"x") * (20 * {LARGE_BLOCK}), bytearray(5_000)) for _ in range(8)]
+assert kept() - before > 150 * {LARGE_BLOCK}
+small = [small for _, small in pairs]
+del pairs
+print(kept() - before)
+"""
+    reply = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(reply.stdout) < 20 * LARGE_BLOCK, "without it, 150 MiB stay"
