@@ -98,12 +98,7 @@ async def open_service(
             except BaseException as error:  # noqa: BLE001 (raised again below, once the nursery is closed)
                 failure = error
                 service._abort()
-            if not service.draining:
-                service.shutdown()
-            with trio.move_on_after(service._shutdown_sequence.limit, shield=True):
-                await service.wait_stopped()
-            service._webhooks.close()
-            service._service_events.close()
+            await service._close()
             nursery.cancel_scope.cancel()
     except (trio.Cancelled, BaseExceptionGroup) as caught:
         ours = caught.split(trio.Cancelled)[1] if isinstance(caught, BaseExceptionGroup) else None

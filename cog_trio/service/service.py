@@ -370,6 +370,18 @@ class PredictionService(PythonAPI):
             self.shutdown()
         self._shutdown_sequence.cut()
 
+    async def _close(self) -> None:
+        """Shut down, wait until all has stopped, within its limit, and close what outlives that.
+
+        Cancellation: the wait goes on, as long as the shutdown may take.
+        """
+        if not self.draining:
+            self.shutdown()
+        with trio.move_on_after(self._shutdown_sequence.limit, shield=True):
+            await self.wait_stopped()
+        self._webhooks.close()
+        self._service_events.close()
+
     async def wait_started(self) -> HealthSnapshot:
         """Wait until setup has succeeded or failed, or there will be none; gives the health then."""
         await self._worker_pool.settled.wait()
