@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -42,6 +43,10 @@ RUNNERS: Final = {
 }
 
 
+SAME_NAMES: Final = {  # classes of one name, and whose name it is
+    **dict.fromkeys(("Config", "Mode", "Status", "WebhookEvent"), "Cog's, in the modules that models import"),
+    **dict.fromkeys(("Log", "Metric", "ShuttingDown"), "the owner's document's, for a message; and a public name"),
+}
 SHIELDS: Final = {  # that have no deadline of their own, and what ends them
     "orchestrator/worker_handle.py": "the service's shutdown, which always comes",
     "orchestrator/orchestrator.py": "the end of open_orchestrator, after its grace",
@@ -157,6 +162,17 @@ def _callers(name: str) -> set[str]:
         for node in _nodes(file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
     }
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A name says one thing; what other people named is listed."""
+    names = Counter(
+        node.name
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} == set(SAME_NAMES)
 
 
 def test_nurseries_are_opened_by_their_owners_only() -> None:

@@ -17,7 +17,8 @@ from typing import Any, Final, TypeAlias
 import fastjsonschema
 import msgspec
 
-Json: TypeAlias = Any
+from cog_trio.bridge.protocol import Json
+
 Loc: TypeAlias = "tuple[str | int, ...]"
 
 MASK: Final = "**********"

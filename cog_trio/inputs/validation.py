@@ -5,7 +5,7 @@ module knows no message and no route). Out: the bytes for the worker, the bytes 
 dropped; or every fault of every input, in the order of the signature.
 
 Nothing is ever written into what is checked, and no default is filled in. When nothing was dropped, the very
-bytes that came go on: numbers of any length stay as they were. What a check is made of stands in input_schema.
+bytes that came go on: numbers of any length stay as they were. What a check is made of is in compiled_schema.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, Protocol, TypedDict
 import msgspec
 
 from cog_trio.bridge.json_value import LARGE, decode_json, no_collector
-from cog_trio.inputs.compiled_schema import MASK, REFUSALS, Json, Loc, Schemas, UnusableSchema, mapping, show
+from cog_trio.bridge.protocol import Json
+from cog_trio.inputs.compiled_schema import MASK, REFUSALS, Loc, Schemas, UnusableSchema, mapping, show
 
 TOLD: Final = 5  # faults that the text of the error names
 MAX_FAULTS: Final = 1000  # of one request: a long list of wrong elements is not answered by a longer one

@@ -68,11 +68,11 @@ class HasState(Protocol):
     state: SlotState
 
 
-Slot = TypeVar("Slot", bound=HasState)
+AnySlot = TypeVar("AnySlot", bound=HasState)
 
 
 @final
-class PermitPool(Generic[Slot]):
+class PermitPool(Generic[AnySlot]):
     """The idle slots of all workers of a service, in one place.
 
     Each worker has a shelf: a stack of its idle slots. A worker that takes no more runs has its shelf taken away.
@@ -82,15 +82,15 @@ class PermitPool(Generic[Slot]):
     def __init__(self, on_idle: Callable[[], None] = lambda: None) -> None:
         self.stopping = 0  # slots whose run was cancelled and has not ended
         self._on_idle = on_idle
-        self._numbered: dict[int, list[Slot]] = {}
-        self._shelves: list[list[Slot]] = []  # by the number of their worker
+        self._numbered: dict[int, list[AnySlot]] = {}
+        self._shelves: list[list[AnySlot]] = []  # by the number of their worker
 
-    def add(self, shelf: list[Slot], number: int = 0) -> None:
+    def add(self, shelf: list[AnySlot], number: int = 0) -> None:
         """Hand out the slots of one more worker, of this number."""
         self._numbered[number] = shelf
         self._shelves = [self._numbered[number] for number in sorted(self._numbered)]
 
-    def withdraw(self, shelf: list[Slot]) -> None:
+    def withdraw(self, shelf: list[AnySlot]) -> None:
         """Hand out no more slots of a worker. Repeatable."""
         self._numbered = {number: other for number, other in self._numbered.items() if other is not shelf}
         self._shelves = [other for other in self._shelves if other is not shelf]
@@ -100,7 +100,7 @@ class PermitPool(Generic[Slot]):
         """Slots that are idle."""
         return sum(map(len, self._shelves))
 
-    def acquire(self) -> Slot | None:
+    def acquire(self) -> AnySlot | None:
         """Take an idle slot, of the worker that has the most of them; ``None`` if there is none.
 
         Whoever takes a slot starts a run on it or releases it.
@@ -113,7 +113,7 @@ class PermitPool(Generic[Slot]):
         slot.state = SlotState.TAKEN
         return slot
 
-    def restore(self, shelf: list[Slot], slot: Slot) -> None:
+    def restore(self, shelf: list[AnySlot], slot: AnySlot) -> None:
         """A slot is idle again."""
         shelf.append(slot)
         self._on_idle()

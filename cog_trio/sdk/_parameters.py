@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from . import _constraints as constraints
 from ._annotations import Namespace, signature, type_name, unresolved_names
@@ -28,8 +28,6 @@ class _Missing(Enum):
 
 MISSING: Final = _Missing.MISSING
 """Stands for a default that was not given: ``None`` is one that can be."""
-
-Json: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,13 @@ class Parameter:
     """The annotation is (a list of) this Enum: a value becomes its member, ``enum(value)``; ``kind``: of the values."""
     literal: tuple[Any, ...] | None = None
     """The annotation is (a list of) a Literal with these values; a value needs no conversion beyond its ``kind``."""
-    choices: tuple[Json, ...] | None = None
+    choices: tuple[Any, ...] | None = None
     """The JSON values that are allowed, whichever way they were given (choices, Literal, Enum)."""
     default: Any = field(default=MISSING, repr=False)  # it may be a secret
     """As the author wrote it, never to be handed out itself (W2): `MISSING`, or any Python value."""
     positional: bool = False
     """Positional-only: goes into ``args``."""
-    fragment: Mapping[str, Json] = field(default_factory=dict)
+    fragment: Mapping[str, Any] = field(default_factory=dict)
     """Its property in the document but for ``x-order``. With choices it says nothing of the type: the document gives
     these a component of their own, see `choice_type`."""
     choice_type: str | None = None

@@ -52,7 +52,7 @@ from cog_trio.worker.ipc.dropped_lines import DroppedLines
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
 from cog_trio.worker.model.tracebacks import one_line
 from cog_trio.worker.process.model_runtime import ModelRuntime
-from cog_trio.worker.runs.slots import INTERNAL_ERROR, Job, Slot, Stage, internal_error
+from cog_trio.worker.runs.slots import INTERNAL_ERROR, Job, SlotSocket, Stage, internal_error
 
 if sys.version_info >= (3, 11):
     from typing import assert_never
@@ -70,7 +70,7 @@ class IOThread:
     def __init__(self, control_in: int, control_out: int, slot0: int) -> None:
         self.requests: Final[queue.SimpleQueue[Init | None]] = queue.SimpleQueue()  # None: leave
         self.control: Final = MessageWriter(control_out, lambda: self.post(self._start_soon, self.control.flush))
-        self.slots: Final[list[Slot]] = []
+        self.slots: Final[list[SlotSocket]] = []
         self._dropped: Final = DroppedLines(lambda: self.post(self._start_soon, self._dropped.report), self.send)
         self.stopping = False  # Shutdown has come
         self._control_in = control_in
@@ -136,7 +136,7 @@ class IOThread:
     ) -> None:
         self.post(self._start_soon, self._guard, what, failed, task, args)
 
-    def slot_broke(self, slot: Slot, reason: str) -> None:
+    def slot_broke(self, slot: SlotSocket, reason: str) -> None:
         job = slot.job
         if not self.stopping:
             whose = (None, None) if job is None else (job.id, job.run)
@@ -184,7 +184,7 @@ class IOThread:
             self._up.set()
 
     def _add_slot(self, fd: int) -> None:
-        slot = Slot(SlotId(len(self.slots)), fd, self)
+        slot = SlotSocket(SlotId(len(self.slots)), fd, self)
         self.slots.append(slot)
         slot.emit(ProtocolVersion(PROTOCOL_VERSION))
 

@@ -18,7 +18,7 @@ from cog_trio.worker.logs.run_log import RunLog, current
 from cog_trio.worker.model.healthcheck import HealthCheck
 from cog_trio.worker.model.load import LoadedModels
 from cog_trio.worker.runs.slot_reader import SlotReader
-from cog_trio.worker.runs.slots import IOThreadInterface, Job, Slot
+from cog_trio.worker.runs.slots import IOThreadInterface, Job, SlotSocket
 
 if TYPE_CHECKING:
     from cog_trio.worker.executors.asyncio_executor import AsyncExecutor
@@ -46,7 +46,7 @@ class ModelRuntime:
             self.executor = SyncExecutor(gate)
         self._health = HealthCheck(models.main.healthcheck, self._outside(), loop)
 
-    def open(self, slots: list[Slot]) -> None:
+    def open(self, slots: list[SlotSocket]) -> None:
         """Have the executor read these slots."""
         executor = self.executor
         executor.readers = [SlotReader(slot, self._make_job, executor.start, executor.submit) for slot in slots]
@@ -57,7 +57,7 @@ class ModelRuntime:
         """In the I/O thread."""
         return await self._health(id)
 
-    def _make_job(self, slot: Slot, predict: Predict) -> Job:
+    def _make_job(self, slot: SlotSocket, predict: Predict) -> Job:
         model = self.models.get(predict.mode)
         if model is None:
             raise ProtocolBroken(f"Predict to {predict.mode.value}, which the model can't")

@@ -22,7 +22,7 @@ from cog_trio.bridge.protocol import Predict
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.model.input_values import FileSource
 from cog_trio.worker.runs.prepare_inputs import Unready, fetch, load
-from cog_trio.worker.runs.slots import Job, Slot, Stage
+from cog_trio.worker.runs.slots import Job, SlotSocket, Stage
 
 STATEFUL_FILES.add(__file__)
 
@@ -38,8 +38,8 @@ class SlotReader:
 
     def __init__(
         self,
-        slot: Slot,
-        make_job: Callable[[Slot, Predict], Job],
+        slot: SlotSocket,
+        make_job: Callable[[SlotSocket, Predict], Job],
         start: Callable[[Job], None],
         submit: Callable[[Job], None],
     ) -> None:

@@ -69,7 +69,7 @@ class IOThreadInterface(Protocol):
         ``failed`` is called there with the fixed text of an internal error.
         """
 
-    def slot_broke(self, slot: Slot, reason: str) -> None:
+    def slot_broke(self, slot: SlotSocket, reason: str) -> None:
         """Tell the parent, and end the run that is open on the slot."""
 
     def drop_lines(self, count: int) -> None:
@@ -103,7 +103,7 @@ class Stage(Enum):
     ENDED = auto()
 
 
-class Slot:
+class SlotSocket:
     """One socket; ``fd`` stays the caller's to close."""
 
     def __init__(self, index: SlotId, fd: int, io_thread: IOThreadInterface) -> None:
@@ -145,7 +145,7 @@ def _nothing(_: str) -> None:
 class Job:
     """One run in the worker."""
 
-    def __init__(self, slot: Slot, predict: Predict, model: LoadedModel, capture: Capture) -> None:
+    def __init__(self, slot: SlotSocket, predict: Predict, model: LoadedModel, capture: Capture) -> None:
         self.slot: Final = slot
         self.id: Final = predict.id
         self.run: Final = predict.run

@@ -21,7 +21,7 @@ from cog_trio.state.ids import BAD_ID, is_id
 from cog_trio.state.raw_json import Pieces, parts
 from cog_trio.transport.http.api.access_control import UNAUTHORIZED, AccessControl, ClientGone, answered, is_long
 from cog_trio.transport.http.api.bodies import NOT_UTF8, detail, encode, fault
-from cog_trio.transport.http.protocol.answer_now import Pending, Reply
+from cog_trio.transport.http.protocol.answer_now import Answer, Pending
 from cog_trio.transport.http.protocol.http1_head import RequestHead
 from cog_trio.transport.http.protocol.receive_queue import EXTENSION, ReceiveQueue
 
@@ -223,7 +223,7 @@ class App:
                 status = 499
         self._log(request, status, size)
 
-    def answer_now(self, head: RequestHead, body: bytes) -> Reply | Pending | None:
+    def answer_now(self, head: RequestHead, body: bytes) -> Answer | Pending | None:
         """Answer a request of HTTP/1 whose body is whole, if that needs no wait (see ``AnswerNow``)."""
         resource = self._routes.fixed.get(head.target)
         if resource is not None and head.method in resource.methods and head.method not in resource.now:
@@ -252,15 +252,15 @@ class App:
         decided.when(answer)
         return pending
 
-    def _whole(self, request: HttpRequest, reply: Response | Large) -> Reply:
+    def _whole(self, request: HttpRequest, reply: Response | Large) -> Answer:
         """A reply as it is written, with the headers that all have; it gets its line in the access log."""
         if isinstance(reply, Large):
             length = sum(map(len, reply.pieces))
             self._log(request, reply.status, length)
             headers = [_JSON, (b"content-length", b"%d" % length), *self._headers(request, reply)]
-            return Reply(reply.status, headers, parts(reply.pieces))
+            return Answer(reply.status, headers, parts(reply.pieces))
         self._log(request, reply.status, len(reply.body))
-        return Reply(reply.status, self._headers(request, reply), reply.body)
+        return Answer(reply.status, self._headers(request, reply), reply.body)
 
     def _headers(self, request: HttpRequest, reply: Response | Stream) -> list[tuple[bytes, bytes]]:
         headers = list(reply.headers)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from cog_trio.transport.http.protocol.http1_head import RequestHead
 
 
-class Reply(NamedTuple):
+class Answer(NamedTuple):
     """A whole reply, to be written by one call; one in parts, whose body is too large for that, by a task."""
 
     status: int
@@ -31,10 +31,10 @@ class Pending:
     def __init__(self, gone: Callable[[], None]) -> None:
         self.open = True  # the client waits for the reply
         self._gone = gone
-        self._write: Callable[[Reply], None] | None = None
-        self._early: Reply | None = None  # it came in the step of ``answer_now``
+        self._write: Callable[[Answer], None] | None = None
+        self._early: Answer | None = None  # it came in the step of ``answer_now``
 
-    def reply(self, reply: Reply) -> None:
+    def reply(self, reply: Answer) -> None:
         """Write the reply: at once what the kernel takes, the rest by a task. Nothing if the client has gone."""
         if not self.open:
             return
@@ -44,7 +44,7 @@ class Pending:
         else:
             self._write(reply)
 
-    def leave_to(self, write: Callable[[Reply], None]) -> None:
+    def leave_to(self, write: Callable[[Answer], None]) -> None:
         """Have ``write`` called with the reply; the connection does that."""
         self._write = write
         if self._early is not None:
@@ -56,7 +56,7 @@ class Pending:
             self._gone()
 
 
-AnswerNow: TypeAlias = "Callable[[RequestHead, bytes], Reply | Pending | None]"
+AnswerNow: TypeAlias = "Callable[[RequestHead, bytes], Answer | Pending | None]"
 """What an app may offer beside its ASGI interface: the answer to a request whose body is whole, in one step.
 
 It must not wait. ``None``: the request goes to the ASGI app; nothing must have happened until then.

@@ -25,8 +25,8 @@ from urllib.parse import unquote
 import trio
 from hypercorn.events import Closed, Event
 
-from cog_trio.transport.http.protocol.answer_now import AnswerNow, Pending, Reply
-from cog_trio.transport.http.protocol.http1_body import Body, BodyRate, ChunkedBody, SizedBody
+from cog_trio.transport.http.protocol.answer_now import Answer, AnswerNow, Pending
+from cog_trio.transport.http.protocol.http1_body import BodyRate, ChunkedBody, RequestBody, SizedBody
 from cog_trio.transport.http.protocol.http1_head import Refused, RequestHead, read_head
 from cog_trio.transport.http.protocol.http1_response import ResponseWriter
 from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Message, ReceiveQueue
@@ -119,7 +119,7 @@ class Http1:
         self._open = False  # from its head to the end of its reply and of its body
         self._running = False  # the app has it
         self._head: RequestHead
-        self._body: Body | None = None  # while it is to come
+        self._body: RequestBody | None = None  # while it is to come
         self._pace: BodyRate  # at which it comes
         self._withheld = False  # the client waits for 100 Continue
         self._dropping = False  # its body is not wanted
@@ -226,7 +226,7 @@ class Http1:
             return not self._ahead  # it is answered already: the next one has its turn later
         return self._switch is None and not self._must_wait()
 
-    def _take_body(self, body: Body, data: bytes) -> bytes:
+    def _take_body(self, body: RequestBody, data: bytes) -> bytes:
         """Hand on what belongs to the body; what follows it is returned."""
         piece, rest = body.take(data)
         self._withheld = False
@@ -392,7 +392,7 @@ class Http1:
 
     # Replies in one call.
 
-    def _write_reply(self, answer: Reply) -> None:
+    def _write_reply(self, answer: Answer) -> None:
         """Write a whole reply: at once what the kernel takes, the rest by a task."""
         self._pending = None
         if self._line.closing or self._refused:

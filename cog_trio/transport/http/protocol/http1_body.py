@@ -22,7 +22,7 @@ _END: Final = re.compile(rb"(?:^|\n)\r?\n")
 _TRAILER: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]+:[^\x00\x0b\x0c\r\n]*")
 
 
-class Body(Protocol):
+class RequestBody(Protocol):
     """The body of one request."""
 
     @property

@@ -13,7 +13,7 @@ import trio.testing
 
 from cog_trio.config.settings import Settings
 from cog_trio.state.new_prediction import NewPrediction
-from cog_trio.transport.http.protocol.answer_now import Pending, Reply
+from cog_trio.transport.http.protocol.answer_now import Answer, Pending
 from cog_trio.transport.http.protocol.connection import serve_connection
 from cog_trio.transport.http.protocol.http1_head import RequestHead
 from cog_trio.transport.http.protocol.server_state import ServerState
@@ -30,9 +30,9 @@ class Quick:
         self.gone = 0
         self.body = b"now"
 
-    def answer_now(self, head: RequestHead, body: bytes) -> Reply | Pending | None:
+    def answer_now(self, head: RequestHead, body: bytes) -> Answer | Pending | None:
         if head.target == b"/now":
-            return Reply(200, [(b"content-length", b"%d" % len(self.body + body))], self.body + body)
+            return Answer(200, [(b"content-length", b"%d" % len(self.body + body))], self.body + body)
         if head.target == b"/later":
             self.pending.append(Pending(self._left))
             return self.pending[-1]
@@ -52,7 +52,7 @@ async def closing(stream: trio.abc.AsyncResource) -> None:
         await trio.sleep_forever()
 
 
-LATE = Reply(200, [(b"content-length", b"4")], b"late")
+LATE = Answer(200, [(b"content-length", b"4")], b"late")
 
 
 async def test_requests_are_answered_in_order_whichever_way_they_go(nursery: trio.Nursery) -> None:
