@@ -59,7 +59,7 @@ class Nonsense:
 
     url: str = ""
     _answers: int = 0
-    _mute: set[trio.CancelScope] = field(default_factory=set)  # connections that get no answer
+    _wait: set[trio.CancelScope] = field(default_factory=set)  # connections without an answer, or with half of one
     _relents: bool = False
 
     def begins(self) -> None:
@@ -67,7 +67,7 @@ class Nonsense:
 
     def relents(self) -> None:
         self._relents = True
-        for scope in self._mute:
+        for scope in self._wait:
             scope.cancel()
 
     async def serve(self, stream: trio.SocketStream) -> None:
@@ -75,17 +75,20 @@ class Nonsense:
         with suppress(trio.BrokenResourceError):
             async with stream:
                 await stream.receive_some()
-                self._answers += 1
-                kind = self._answers % (len(NONSENSE) + 1)
                 if self._relents:
                     await stream.send_all(ACCEPTED)
-                elif kind < len(NONSENSE):
-                    await stream.send_all(NONSENSE[kind])
-                else:
-                    with trio.CancelScope() as scope:
-                        self._mute.add(scope)
-                        await trio.sleep_forever()
-                    self._mute.remove(scope)
+                    return
+                self._answers += 1
+                kind = self._answers % (len(NONSENSE) + 1)
+                with trio.CancelScope() as scope:  # one who still sends its own body takes no long answer
+                    self._wait.add(scope)
+                    try:
+                        if kind < len(NONSENSE):
+                            await stream.send_all(NONSENSE[kind])
+                        else:
+                            await trio.sleep_forever()
+                    finally:
+                        self._wait.remove(scope)
 
 
 class Replies(dict[str, Reply]):
