@@ -166,7 +166,7 @@ async def test_a_large_file_goes_up_without_being_in_memory(serve_model: ServeMo
                 code = (
                     "import sys; from cog_trio.cli import options, commands\n"
                     f"sys.argv[1:] = ['run', '--url', {server.url!r}, '-i', 'file=@{tmp_path}/data.bin']\n"
-                    "code = options.run(commands, 'cog-trio')\n"
+                    "code = options.run_command(commands, 'cog-trio')\n"
                     "status = open('/proc/self/status').read().partition('VmHWM:')[2]\n"
                     "print(status.split()[0], file=sys.stderr); sys.exit(code)"
                 )

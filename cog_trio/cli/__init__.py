@@ -97,4 +97,4 @@ def commands() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    options.exit_with(options.run(commands, options.NAME))
+    options.exit_with(options.run_command(commands, options.NAME))

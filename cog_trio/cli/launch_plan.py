@@ -12,7 +12,7 @@ import click
 
 from cog_trio.cli import options
 from cog_trio.config import settings
-from cog_trio.config.cog_yaml import FILE, BadModel, find
+from cog_trio.config.cog_yaml import FILE, BadModel, find_model
 from cog_trio.orchestrator.spawn import WorkerProcess, spawn
 
 MAKE_PORT: Final = "make serve PORT=..."  # where our Makefile says so by the variable MAKE_SERVE
@@ -57,7 +57,7 @@ def read_settings(flags: Mapping[str, str | Sequence[str]]) -> tuple[settings.Se
       click.ClickException: with one line for the user.
     """
     try:
-        return settings.read(flags, os.environ)
+        return settings.read_settings(flags, os.environ)
     except settings.BadSetting as error:
         raise click.ClickException(str(error)) from error
 
@@ -81,8 +81,8 @@ def make_plan(
     """
     environ = dict(os.environ)
     try:
-        target = find(model, train_only=x_mode == options.TRAIN, config_file=config_file)
-        chosen, warnings = settings.read(flags, environ, file=target.config.settings(), terminal=terminal)
+        target = find_model(model, train_only=x_mode == options.TRAIN, config_file=config_file)
+        chosen, warnings = settings.read_settings(flags, environ, file=target.config.settings(), terminal=terminal)
     except (BadModel, settings.BadSetting) as error:
         raise click.ClickException(str(error)) from error
     return LaunchPlan(

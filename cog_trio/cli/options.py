@@ -164,7 +164,7 @@ def options(*, container: bool = False, only: Collection[str] | None = None) -> 
 
 
 def given(values: dict[str, Any]) -> dict[str, str | Sequence[str]]:
-    """Of what click collected, the flags that were on the command line, as ``settings.read`` takes them."""
+    """Of what click collected, the flags that were on the command line, as ``settings.read_settings`` takes them."""
     texts = {field: "true" if value is True else value for field, value in values.items()}
     return {field: text for field, text in texts.items() if text not in (None, False, ())}
 
@@ -173,7 +173,7 @@ class StartFailed(Exception):
     """Nothing could be started; the text is one line for the user."""
 
 
-def run(command: click.Command, name: str) -> int:
+def run_command(command: click.Command, name: str) -> int:
     """Run a command and return its exit code; every error that is the user's is one line on stderr."""
     _standard_streams()
     try:

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from cog_trio.config.yaml_source import BadFile, SourceMark, read
+from cog_trio.config.yaml_source import BadFile, SourceMark, read_yaml
 
 FILE: Final = "cog.yaml"
 KEYS: Final = ("run", "predict", "train", "concurrency", "environment")
@@ -61,7 +61,7 @@ class ModelTarget:
     config: Config
 
 
-def find(model: str, *, train_only: bool = False, config_file: str | None = None) -> ModelTarget:
+def find_model(model: str, *, train_only: bool = False, config_file: str | None = None) -> ModelTarget:
     """Return what ``cog-trio serve MODEL`` means.
 
     Args:
@@ -98,7 +98,7 @@ def find(model: str, *, train_only: bool = False, config_file: str | None = None
     inside = str(file.relative_to(yaml.parent))
     if ":" in inside:
         raise BadModel(f"the name of {_shown(path)} holds a colon, which stands before a class")
-    config = load(yaml) if yaml.is_file() else Config()
+    config = load_config(yaml) if yaml.is_file() else Config()
     reference = f"{inside}:{name}" if name else inside
     return (
         ModelTarget(yaml.parent, None, reference, config)
@@ -107,14 +107,14 @@ def find(model: str, *, train_only: bool = False, config_file: str | None = None
     )
 
 
-def load(path: Path) -> Config:
+def load_config(path: Path) -> Config:
     """Read one cog.yaml.
 
     Raises:
       BadModel: it can't be read, or what it says makes no sense; with the line and the key where there is one.
     """
     try:
-        return _config(read(path))
+        return _config(read_yaml(path))
     except BadFile as error:
         raise BadModel(str(error)) from error
 
@@ -189,7 +189,7 @@ def _concurrency(section: SourceMark | None) -> int | None:
 def _of_folder(path: Path, train_only: bool, yaml: Path) -> ModelTarget:
     if not yaml.is_file():
         raise BadModel(f"no {FILE} in {_shown(path)}: {_offer(path)}")
-    config = load(yaml)
+    config = load_config(yaml)
     predict = None if train_only else config.predict
     if predict is None and config.train is None:
         what = "training: it has no train" if train_only else "model: it has none of run, predict and train"

@@ -6,7 +6,7 @@ is written from them. A flag wins over a variable, a variable over cog.yaml, cog
 
 A wrong value raises ``BadSetting`` with one line for the user. Variables that Cog defined keep Cog's rule
 instead: a wrong value gives a warning, and what stands behind it in that order is used. Nothing here is read
-at import: ``read`` takes the environment as an argument.
+at import: ``read_settings`` takes the environment as an argument.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ OPTIONS: Final[tuple[Setting, ...]] = tuple(
 )
 
 
-def read(
+def read_settings(
     flags: Mapping[str, str | Sequence[str]],
     environ: Mapping[str, str],
     *,

@@ -118,7 +118,7 @@ class SourceMark:
                 mark.wrong(f"is no key of this file: did you mean {near[0]}?")
 
 
-def read(path: Path) -> SourceMark:
+def read_yaml(path: Path) -> SourceMark:
     """Parse one file.
 
     Raises:

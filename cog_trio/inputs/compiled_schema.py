@@ -116,7 +116,7 @@ class Schemas:
             yield first
             yield from faults
         else:
-            yield loc, f"{show(value, secret)} is not valid"
+            yield loc, f"{show_value(value, secret)} is not valid"
 
     def _faults(
         self, schema: Json, value: Json, loc: Loc, secret: bool, steps: Iterator[int]
@@ -125,7 +125,7 @@ class Schemas:
         if next(steps, None) is None:
             return
         for text in self._own_faults(schema, value, steps):
-            yield loc, f"{show(value, secret)} {text}"
+            yield loc, f"{show_value(value, secret)} {text}"
         for part in schema.get("allOf", ()):
             yield from self._faults(part, value, loc, secret, steps)
         if isinstance(value, list) and "items" in schema:
@@ -205,7 +205,7 @@ def _json(value: Json) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def show(value: Json, secret: bool = False) -> str:
+def show_value(value: Json, secret: bool = False) -> str:
     """A value as compact JSON, cut; a secret's is never shown."""
     if secret:
         return f'"{MASK}"' if isinstance(value, str) else MASK

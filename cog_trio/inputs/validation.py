@@ -18,7 +18,7 @@ import msgspec
 
 from cog_trio.bridge.json_value import LARGE, decode_json, no_collector
 from cog_trio.bridge.protocol import Json
-from cog_trio.inputs.compiled_schema import MASK, REFUSALS, Loc, Schemas, UnusableSchema, mapping, show
+from cog_trio.inputs.compiled_schema import MASK, REFUSALS, Loc, Schemas, UnusableSchema, mapping, show_value
 
 TOLD: Final = 5  # faults that the text of the error names
 MAX_FAULTS: Final = 1000  # of one request: a long list of wrong elements is not answered by a longer one
@@ -104,7 +104,7 @@ class _Rule(NamedTuple):
     secret: bool
 
 
-def decode(raw: bytes | memoryview | msgspec.Raw | None) -> Json:
+def decode_input(raw: bytes | memoryview | msgspec.Raw | None) -> Json:
     """The value in a request's ``input``; absent is null.
 
     Raises:
@@ -120,15 +120,15 @@ def decode(raw: bytes | memoryview | msgspec.Raw | None) -> Json:
         raise MalformedInput(str(error)) from None
 
 
-def check(input: bytes | memoryview, validator: Validator | None) -> Checked:
+def check_input(input: bytes | memoryview, validator: Validator | None) -> Checked:
     """Check an input, or only decode it where there is no validator.
 
     Raises:
-      InvalidInput, MalformedInput: as ``Validator.check`` and ``decode``.
+      InvalidInput, MalformedInput: as ``Validator.check`` and ``decode_input``.
     """
     if validator is not None:
         return validator.check(input)
-    decode(input)
+    decode_input(input)
     return Checked(input, input, [])
 
 
@@ -191,11 +191,11 @@ class Validator:
 
         Args:
           raw: its bytes.
-          decoded: what ``decode`` made of them, if that was asked before. It is not changed.
+          decoded: what ``decode_input`` made of them, if that was asked before. It is not changed.
 
         Raises:
           InvalidInput: with every fault there is.
-          MalformedInput: as ``decode``.
+          MalformedInput: as ``decode_input``.
         """
         if raw is None or len(raw) <= LARGE:
             return self._check(raw, decoded)
@@ -207,21 +207,21 @@ class Validator:
         if raw is None or value is None:
             raw, value = _EMPTY, {}
         if not isinstance(value, dict):
-            text = f'{show(value)} is not of type "object"'
+            text = f'{show_value(value)} is not of type "object"'
             raise InvalidInput([Fault(loc=[*_ROOT, "__root__"], msg=text, type="value_error")])
         get = value.get
         seen = 0
         sound = True
-        for name, required, nullable, check, is_file, _, _ in self._rules:
+        for name, required, nullable, check_input, is_file, _, _ in self._rules:
             item = get(name, _MISSING)
             if item is _MISSING:
                 sound = sound and not required
                 continue
             seen += 1
-            if check is None or (nullable and item is None):
+            if check_input is None or (nullable and item is None):
                 continue
             try:
-                check(item)
+                check_input(item)
             except REFUSALS:
                 sound = False
             else:
@@ -235,15 +235,17 @@ class Validator:
         return self._answer(raw, value, dropped)
 
     def _decode(self, raw: bytes | memoryview | None) -> Json:
-        """As ``decode``, with the beginnings of long texts in their place."""
+        """As ``decode_input``, with the beginnings of long texts in their place."""
         if raw is None or len(raw) <= LONG or not self._texts:
-            return decode(raw)
+            return decode_input(raw)
         try:
             members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return decode(raw)  # which says what it is, if no object
+            return decode_input(raw)  # which says what it is, if no object
         return {
-            name: _beginning(member) if name in self._texts and _is_long_text(memoryview(member)) else decode(member)
+            name: _beginning(member)
+            if name in self._texts and _is_long_text(memoryview(member))
+            else decode_input(member)
             for name, member in members.items()
         }
 
@@ -322,4 +324,4 @@ def _not_urls(value: Json, loc: Loc) -> Iterator[tuple[Loc, str]]:
         for index, item in enumerate(value):
             yield from _not_urls(item, (*loc, index))
     elif not _are_urls(value):
-        yield loc, f"{show(value)} is not a URL with the scheme http, https or data"
+        yield loc, f"{show_value(value)} is not a URL with the scheme http, https or data"

@@ -114,7 +114,7 @@ async def open_orchestrator(
             adopt(worker), init, settings, on_event, pool or PermitPool[Slot](), number, life or Life(PROCESS), prepare
         )
         async with trio.open_nursery() as nursery:
-            usable: bool = await nursery.start(orchestrator.live)
+            usable: bool = await nursery.start(orchestrator.run)
             if usable:
                 try:
                     yield orchestrator
@@ -175,7 +175,7 @@ class Orchestrator:
         self._outbox, self._to_send = trio.open_memory_channel[ControlRequest](MAX_OUTBOX)
         self._unsent = 0  # messages in the outbox, or being sent
 
-    async def live(self, *, task_status: trio.TaskStatus[bool]) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[bool]) -> None:
         """Live with the worker from here to its grave; ``started`` says whether it became usable.
 
         Cancellation: the worker is killed, buried, and its runs are failed. Once it is usable only ``pumps`` cancels.

@@ -31,7 +31,7 @@ from cog_trio.bridge.protocol import (
 )
 from cog_trio.config.settings import Settings
 from cog_trio.inputs.compiled_schema import UnusableSchema
-from cog_trio.inputs.validation import Checked, Validator, check
+from cog_trio.inputs.validation import Checked, Validator, check_input
 from cog_trio.orchestrator.control_channel import Event, WorkerGone
 from cog_trio.orchestrator.health_checks import WorkerLost
 from cog_trio.orchestrator.log_context import WORKER
@@ -86,7 +86,7 @@ class ModelCallable(NamedTuple):
         Raises:
           InvalidInput, MalformedInput: as the validator.
         """
-        sent, echo, dropped = input if isinstance(input, Checked) else check(input, self.validator)
+        sent, echo, dropped = input if isinstance(input, Checked) else check_input(input, self.validator)
         if dropped:
             names = ", ".join(name[:MAX_NAME] for name in dropped[:MAX_NAMES])
             more = f" and {len(dropped) - MAX_NAMES} more" if len(dropped) > MAX_NAMES else ""

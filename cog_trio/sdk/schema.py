@@ -31,14 +31,14 @@ __all__ = [
     "Parameters",
     "SchemaMode",
     "Signature",
-    "describe",
+    "describe_signature",
     "document",
     "marked",
     "notice",
 ]
 
 
-def describe(function: Callable[..., Any], *, owner: type | None = None, name: str = "run") -> Signature:
+def describe_signature(function: Callable[..., Any], *, owner: type | None = None, name: str = "run") -> Signature:
     """Read a callable's signature; bound methods come without ``self``.
 
     ``owner`` is the class whose body its annotations may name; ``name`` is how messages call it.

@@ -19,7 +19,7 @@ from cog_trio.cli import options
 from cog_trio.cli.launch_plan import LaunchPlan
 from cog_trio.cli.serve.launch import launch
 from cog_trio.config import settings
-from cog_trio.config.cog_yaml import FILE, BadModel, Config, load
+from cog_trio.config.cog_yaml import FILE, BadModel, Config, load_config
 from cog_trio.server.pid1 import run_below_init
 
 NAME: Final = "cog_trio.server.http"
@@ -35,8 +35,10 @@ def entry(x_mode: str, threads: int | None, **values: Any) -> int:
     """Serve the model of this container over HTTP."""
     environ = dict(os.environ)
     try:
-        config = load(Path(FILE)) if Path(FILE).is_file() else Config()
-        chosen, warnings = settings.read(options.given(values), environ, file=config.settings(), container=True)
+        config = load_config(Path(FILE)) if Path(FILE).is_file() else Config()
+        chosen, warnings = settings.read_settings(
+            options.given(values), environ, file=config.settings(), container=True
+        )
     except (BadModel, settings.BadSetting) as error:
         raise click.ClickException(str(error)) from error
     variables = settings.model_variables(environ)
@@ -62,7 +64,7 @@ def entry(x_mode: str, threads: int | None, **values: Any) -> int:
 def main() -> None:
     """Serve until told to stop."""
     run_below_init()
-    options.exit_with(options.run(entry, NAME))
+    options.exit_with(options.run_command(entry, NAME))
 
 
 if __name__ == "__main__":

@@ -122,14 +122,14 @@ def _locate(model: str | None, train: str | None) -> ModelTarget | None:
     """
     if model is None and train is None:
         return None
-    from cog_trio.config.cog_yaml import BadModel, find  # with YAML, which those who say a cwd do without
+    from cog_trio.config.cog_yaml import BadModel, find_model  # with YAML, which those who say a cwd do without
 
     if model is None:
-        return None if train is None else find(train, train_only=True)
-    target = find(model)
+        return None if train is None else find_model(train, train_only=True)
+    target = find_model(model)
     if train is None:
         return target
-    training = find(train, train_only=True)
+    training = find_model(train, train_only=True)
     if training.folder != target.folder:
         raise BadModel(f"{train} is of the folder {training.folder}, {model} of {target.folder}: name a cwd for both")
     return dataclasses.replace(target, train=training.train)

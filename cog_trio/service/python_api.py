@@ -65,7 +65,7 @@ class PythonAPI:
         Cancellation: the prediction is cancelled, and Cancelled goes on when the model has stopped, ``STOP_LIMIT``
         later at most; a slot that is not free by then is free once it does stop.
         """
-        check(id, context)
+        check_request(id, context)
         sent = await encode_input(input)
         prediction = self.create(NewPrediction(sent, id, context or {}, mode, watched=True))
         try:
@@ -91,7 +91,7 @@ class PythonAPI:
 
         Raises: as ``predict`` when refused; after that nothing: see ``Prediction.result``.
         """
-        check(id, context, webhook)
+        check_request(id, context, webhook)
         sent = await encode_input(input)
         prediction = self.create(NewPrediction(sent, id, context or {}, mode, webhook=webhook))
         if prediction.waits_briefly:  # for a slot that is being freed
@@ -117,7 +117,7 @@ class PythonAPI:
 
         Raises: as ``predict``; what cuts the prediction short is raised by the iteration.
         """
-        check(id, context)
+        check_request(id, context)
         sent = await encode_input(input)
         prediction = self.create(NewPrediction(sent, id, context or {}, mode, streamed=True))
         try:
@@ -128,7 +128,7 @@ class PythonAPI:
             await stopped(prediction)
 
 
-def check(id: str | None, context: dict[str, str] | None, webhook: str | None = None) -> None:
+def check_request(id: str | None, context: dict[str, str] | None, webhook: str | None = None) -> None:
     """See to it that what goes beside an input can be sent on.
 
     Raises:

@@ -24,7 +24,7 @@ from cog_trio.bridge.protocol import Init, Mode
 from cog_trio.config.settings import Settings
 from cog_trio.files.workspace import Readiness, Workspace, keep_ready_file
 from cog_trio.inputs.decoding_thread import run_in_decoding_thread
-from cog_trio.inputs.validation import Checked, InvalidInput, MalformedInput, check
+from cog_trio.inputs.validation import Checked, InvalidInput, MalformedInput, check_input
 from cog_trio.orchestrator.spawn import WorkerProcess
 from cog_trio.orchestrator.worker_pool import WorkerPool
 from cog_trio.service.prediction_queue import PredictionQueue
@@ -253,7 +253,7 @@ class PredictionService(PythonAPI):
             validator = self._worker_pool.model_callable(new.mode).validator
             try:
                 checked = await run_in_decoding_thread(
-                    check, new.input, validator, refusals=(InvalidInput, MalformedInput)
+                    check_input, new.input, validator, refusals=(InvalidInput, MalformedInput)
                 )
             except (InvalidInput, MalformedInput) as refusal:
                 self._service_events.has_refused(new.id, new.mode, refusal)

@@ -86,13 +86,13 @@ class contain:
                 extra = {} if self._id is None else {"id": self._id}
                 with suppress(Exception):  # without the memory for a log line: it is counted, and must go no further
                     text = "internal error (%s): %s"
-                    log.error(text, self._where.value, one_line(fault), exc_info=fault, extra=extra)
+                    log.error(text, self._where.value, describe_error(fault), exc_info=fault, extra=extra)
             if rest is not None:
                 raise rest from None
         return fault is not None
 
 
-def one_line(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error as one line for the log: of a group its only member, and control characters escaped."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

@@ -50,9 +50,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     logs = item.stash.get(LOGS, [])
     if report.failed and logs:
-        from cog_trio.testing.server_process import shown
+        from cog_trio.testing.server_process import format_log
 
-        report.sections += [(f"Captured log of the server of {model}", shown(log)) for model, log in logs if log]
+        report.sections += [(f"Captured log of the server of {model}", format_log(log)) for model, log in logs if log]
     if report.failed or report.when == "teardown":
         logs.clear()  # shown once, and not kept for the rest of the session
     return report

@@ -157,7 +157,7 @@ class Server:
                 await trio.sleep(POLL)
             else:
                 return seen
-        raise AssertionError(f"health is {_told(seen)}, not {status}; log:\n{shown(self.log[-SHOWN:])}")
+        raise AssertionError(f"health is {_told(seen)}, not {status}; log:\n{format_log(self.log[-SHOWN:])}")
 
     async def _health_or_end(self) -> Entry:
         try:
@@ -166,7 +166,7 @@ class Server:
             if self.process.poll() is None:
                 raise
             raise AssertionError(
-                f"the server has ended with {self.process.returncode}; log:\n{shown(self.log[-SHOWN:])}"
+                f"the server has ended with {self.process.returncode}; log:\n{format_log(self.log[-SHOWN:])}"
             ) from error
 
     async def _until(self, id: str, true: Callable[[Entry], bool], what: str, seconds: float) -> Entry:
@@ -250,13 +250,13 @@ async def _left_well(server: Server) -> None:
     code = await server.ended()
     if code != server.expected:
         raise AssertionError(
-            f"the server left with exit code {code}, not {server.expected}; log:\n{shown(server.log[-SHOWN:])}"
+            f"the server left with exit code {code}, not {server.expected}; log:\n{format_log(server.log[-SHOWN:])}"
         )
     if left := sorted(path.name for path in server.temporary.iterdir()):
         raise AssertionError(f"the server left files in its temporary folder: {left}")
 
 
-def shown(log: Sequence[Entry]) -> str:
+def format_log(log: Sequence[Entry]) -> str:
     """Lines of a server's log for people: time of day, level, text, and what else they hold."""
     return "\n".join(_line(dict(entry)) for entry in log)
 
@@ -301,7 +301,7 @@ async def _read_log(
             with trio.move_on_after(SOON):
                 await process.wait()
         said = f"does not listen after {timeout:g} s" if process.poll() is None else f"ended with {process.returncode}"
-        raise AssertionError(f"the server {said}; log:\n{shown(log[-SHOWN:])}")
+        raise AssertionError(f"the server {said}; log:\n{format_log(log[-SHOWN:])}")
 
 
 def _parsed(line: bytes) -> Entry:

@@ -29,7 +29,7 @@ def main() -> None:
     os.set_inheritable(guardian_r, False)
     if os.getpgrp() != os.getpid():
         os.setsid()  # whoever started us did not: our end must take nobody else along
-    if not guardian.start(guardian_r, parent):
+    if not guardian.start_guardian(guardian_r, parent):
         guardian.die_with_parent()
     if os.getppid() != parent:  # it has died already
         os.killpg(0, signal.SIGKILL)

@@ -107,7 +107,7 @@ def test_aliases_switches_and_repeated_flags() -> None:
 
 def test_wrong_flag_is_one_line_and_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["x", "serve", "--nonsense"])
-    assert options.run(commands, "cog-trio") == 2
+    assert options.run_command(commands, "cog-trio") == 2
     said = capsys.readouterr().err
     assert said.startswith("cog-trio: ")
     assert said.count("\n") == 1
@@ -118,7 +118,7 @@ def test_a_command_that_is_not_there_has_neighbours(
     name: str, hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["x", name])
-    assert options.run(commands, "cog-trio") == 2
+    assert options.run_command(commands, "cog-trio") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"cog-trio: there is no command '{name}'; {hint}")
     assert said.count("\n") == 1
@@ -137,7 +137,7 @@ def test_no_command_shows_the_help_as_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["x"])
-    options.run(commands, "cog-trio")
+    options.run_command(commands, "cog-trio")
     seen = capsys.readouterr()
     assert "\n  serve " in seen.out + seen.err
 
@@ -173,7 +173,7 @@ def test_D46_the_help_imports_no_command_and_a_command_imports_no_other() -> Non
 import sys
 from cog_trio.cli import COMMANDS, commands, options
 sys.argv = ["x", *sys.argv[1:]]
-options.run(commands, "cog-trio")
+options.run_command(commands, "cog-trio")
 heavy = ("trio", "httpx", "msgspec", "rich", "hypercorn", "trio_websocket", "prometheus_client", "importlib.metadata")
 print([n for n in sys.modules if n in heavy or n in {row.module for row in COMMANDS.values()}], file=sys.stderr)
 """

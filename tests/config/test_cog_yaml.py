@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cog_trio.config.cog_yaml import BadModel, find, load
+from cog_trio.config.cog_yaml import BadModel, find_model, load_config
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def _yaml(folder: Path, text: str) -> Path:
 
 
 def test_file_alone_is_served_from_its_own_folder(folder: Path) -> None:
-    target = find("deep/er/model.py")
+    target = find_model("deep/er/model.py")
     assert (target.folder, target.predict, target.train) == (folder / "deep" / "er", "model.py", None)
 
 
 @pytest.mark.covers("D35")
 def test_D35_file_is_served_from_its_nearest_parent_with_a_cog_yaml(folder: Path) -> None:
     _yaml(folder, "run: predict.py:Other\nconcurrency:\n  max: 3\n")
-    target = find("deep/er/model.py:Runner")
+    target = find_model("deep/er/model.py:Runner")
     assert (target.folder, target.predict) == (folder, "deep/er/model.py:Runner")
     assert target.config.settings() == {"max_concurrency": 3}
 
@@ -40,15 +40,15 @@ def test_D35_file_is_served_from_its_nearest_parent_with_a_cog_yaml(folder: Path
 @pytest.mark.parametrize("model", [".", "../{name}", "{path}"])
 def test_folder_is_served_as_its_cog_yaml_says(folder: Path, model: str) -> None:
     _yaml(folder, "build: {gpu: true}\nrun: predict.py:Runner\ntrain: predict.py:train\n")
-    target = find(model.format(name=folder.name, path=folder))
+    target = find_model(model.format(name=folder.name, path=folder))
     assert (target.folder, target.predict, target.train) == (folder, "predict.py:Runner", "predict.py:train")
 
 
 def test_train_alone(folder: Path) -> None:
     _yaml(folder, "run: predict.py:Runner\ntrain: deep/er/model.py:train\n")
-    target = find(".", train_only=True)
+    target = find_model(".", train_only=True)
     assert (target.folder, target.predict, target.train) == (folder, None, "deep/er/model.py:train")
-    target = find("predict.py:Trainer", train_only=True)
+    target = find_model("predict.py:Trainer", train_only=True)
     assert (target.folder, target.predict, target.train) == (folder, None, "predict.py:Trainer")
 
 
@@ -63,17 +63,17 @@ def test_train_alone(folder: Path) -> None:
 def test_what_cog_yaml_does_not_name(folder: Path, text: str, train_only: bool, words: str) -> None:
     _yaml(folder, text)
     with pytest.raises(BadModel, match=words):
-        find(".", train_only=train_only)
+        find_model(".", train_only=train_only)
 
 
 def test_predict_is_the_older_spelling(folder: Path) -> None:
-    config = load(_yaml(folder, "predict: predict.py:Predictor\n"))
+    config = load_config(_yaml(folder, "predict: predict.py:Predictor\n"))
     assert config.predict == "predict.py:Predictor"
     assert len(config.warnings) == 1
 
 
 def test_environment_of_cog_yaml_gives_way_to_what_is_set(folder: Path) -> None:
-    config = load(_yaml(folder, "environment:\n  - A=1\n  - B=x=y\n  - C=\n"))
+    config = load_config(_yaml(folder, "environment:\n  - A=1\n  - B=x=y\n  - C=\n"))
     assert config.unset({"A": "own"}) == {"B": "x=y", "C": ""}
 
 
@@ -90,14 +90,14 @@ def test_environment_of_cog_yaml_gives_way_to_what_is_set(folder: Path) -> None:
 )
 def test_bad_model_is_one_line(folder: Path, model: str, words: str) -> None:
     with pytest.raises(BadModel, match=words) as caught:
-        find(model)
+        find_model(model)
     assert "\n" not in str(caught.value)
 
 
 def test_file_of_another_kind_is_refused(folder: Path) -> None:
     (folder / "model.txt").touch()
     with pytest.raises(BadModel, match="not a Python file"):
-        find("model.txt")
+        find_model("model.txt")
 
 
 def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
     (folder / "a:b" / "model.py").touch()
     _yaml(folder, "run: predict.py\n")
     with pytest.raises(BadModel, match="colon"):
-        find("a:b/model.py")
+        find_model("a:b/model.py")
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
 def test_bad_cog_yaml_is_one_line_with_file_line_and_key(folder: Path, text: str, words: str) -> None:
     _yaml(folder, text)
     with pytest.raises(BadModel, match=words) as caught:
-        find(".")
+        find_model(".")
     assert "\n" not in str(caught.value)
 
 
 def test_what_belongs_to_the_build_may_be_as_it_likes(folder: Path) -> None:
-    config = load(
+    config = load_config(
         _yaml(
             folder,
             "build: {python_version: 3.10, run: 7, gpu: !custom yes, runs: {}}\nimage: [1]\nfuture: 2024-99-99\n"
@@ -170,22 +170,22 @@ def test_anchors_and_merges_are_followed_and_never_unfolded(folder: Path) -> Non
     merges = "".join(f"y{n}: &y{n} {{<<: [{', '.join([f'*y{n - 1}'] * 10)}]}}\n" for n in range(1, 30))
     lists += "loop: &loop [*loop]\n"
     text = f"x0: &x0 [a]\n{lists}y0: &y0 {{max: 4}}\n{merges}concurrency: {{<<: *y29}}\nrun: predict.py\n"
-    assert load(_yaml(folder, text)).max_concurrency == 4
+    assert load_config(_yaml(folder, text)).max_concurrency == 4
     with pytest.raises(BadModel, match="environment"):
-        load(_yaml(folder, f"x0: &x0 [a]\n{lists}environment: *x29\n"))
-    own = load(_yaml(folder, "a: &a {max: 4}\nconcurrency: {max: 5, <<: *a}\nenvironment: &e [A=1]\n"))
+        load_config(_yaml(folder, f"x0: &x0 [a]\n{lists}environment: *x29\n"))
+    own = load_config(_yaml(folder, "a: &a {max: 4}\nconcurrency: {max: 5, <<: *a}\nenvironment: &e [A=1]\n"))
     assert own.max_concurrency == 5
 
 
 def test_cog_yaml_that_is_too_large_is_not_parsed(folder: Path) -> None:
     with pytest.raises(BadModel, match="larger"):
-        load(_yaml(folder, "#" * (2**20 + 1)))
+        load_config(_yaml(folder, "#" * (2**20 + 1)))
 
 
 def test_cog_yaml_that_cannot_be_read_says_why(folder: Path) -> None:
     (folder / "cog.yaml").mkdir()
     with pytest.raises(BadModel, match=r"can't read .*directory"):
-        load(folder / "cog.yaml")
+        load_config(folder / "cog.yaml")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_what_is_named_wrongly_is_told_with_what_is_there(
     for file in files:
         (tmp_path / file).touch()
     with pytest.raises(BadModel) as caught:
-        find(f"{tmp_path}{model}")
+        find_model(f"{tmp_path}{model}")
     assert str(caught.value).endswith(text.format(tmp_path))
 
 
@@ -217,9 +217,9 @@ def test_a_cog_yaml_of_another_name(tmp_path: Path) -> None:
     (tmp_path / "cog.yaml").write_text("run: gone.py\n")
     other = tmp_path / "other.yaml"
     other.write_text("run: model.py:First\ntrain: model.py:train\n")
-    target = find(str(tmp_path), config_file=str(other))
+    target = find_model(str(tmp_path), config_file=str(other))
     assert (target.folder, target.predict, target.train) == (tmp_path.resolve(), "model.py:First", "model.py:train")
-    named = find(f"{tmp_path}/model.py:Second", config_file=str(other))
+    named = find_model(f"{tmp_path}/model.py:Second", config_file=str(other))
     assert (named.predict, named.train) == ("model.py:Second", "model.py:train")
     with pytest.raises(BadModel, match="is not in the folder of"):
-        find(__file__, config_file=str(other))
+        find_model(__file__, config_file=str(other))

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from cog_trio.config import parsers, settings
-from cog_trio.config.settings import OPTIONS, BadSetting, Setting, Settings, read
+from cog_trio.config.settings import OPTIONS, BadSetting, Setting, Settings, read_settings
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "settings.md"
 
 
 def _read(flags: dict[str, Any] | None = None, /, **environ: str) -> Settings:
-    chosen, warnings = read(flags or {}, environ)
+    chosen, warnings = read_settings(flags or {}, environ)
     assert warnings == []
     return chosen
 
@@ -151,7 +151,7 @@ def test_wrong_variable_of_ours_is_refused_by_name(option: Setting) -> None:
     ],
 )
 def test_wrong_variable_of_cogs_is_warned_of_once(variable: str, text: str, field: str, value: Any) -> None:
-    chosen, warnings = read({}, {variable: text})
+    chosen, warnings = read_settings({}, {variable: text})
     assert getattr(chosen, field) == value
     assert len(warnings) == 1
     assert warnings[0].startswith(f"{variable}={text!r} is ignored")
@@ -182,7 +182,7 @@ def test_D42_secrets_are_in_no_repr() -> None:
 def test_D40_a_token_that_no_header_can_carry_is_refused_and_not_shown() -> None:
     for given in ({"auth_token": "s3 cret"}, {}):
         with pytest.raises(BadSetting) as caught:
-            read(given, {} if given else {"COG_TRIO_AUTH_TOKEN": "s3\tcret"})
+            read_settings(given, {} if given else {"COG_TRIO_AUTH_TOKEN": "s3\tcret"})
         assert "cret" not in str(caught.value)
 
 
@@ -200,30 +200,30 @@ def test_empty_token_is_a_token() -> None:
 
 def test_flag_wins_over_variable_over_file_over_default() -> None:
     file = {"max_concurrency": 2}
-    assert read({}, {}, file=file)[0].max_concurrency == 2
-    assert read({}, {"COG_MAX_CONCURRENCY": "3"}, file=file)[0].max_concurrency == 3
-    assert read({}, {"COG_MAX_CONCURRENCY": "none"}, file=file)[0].max_concurrency == 2
-    assert read({"max_concurrency": "4"}, {"COG_MAX_CONCURRENCY": "3"}, file=file)[0].max_concurrency == 4
+    assert read_settings({}, {}, file=file)[0].max_concurrency == 2
+    assert read_settings({}, {"COG_MAX_CONCURRENCY": "3"}, file=file)[0].max_concurrency == 3
+    assert read_settings({}, {"COG_MAX_CONCURRENCY": "none"}, file=file)[0].max_concurrency == 2
+    assert read_settings({"max_concurrency": "4"}, {"COG_MAX_CONCURRENCY": "3"}, file=file)[0].max_concurrency == 4
 
 
 @pytest.mark.covers("http:W16", "D37")
 def test_D37_addresses_and_who_reads_PORT() -> None:
     assert (Settings().host, Settings().port) == ("127.0.0.1", 8393)
-    assert read({}, {"PORT": "1"})[0].port == 8393
-    container, _ = read({}, {}, container=True)
+    assert read_settings({}, {"PORT": "1"})[0].port == 8393
+    container, _ = read_settings({}, {}, container=True)
     assert (container.host, container.port) == ("0.0.0.0", 5000)
-    assert read({}, {"PORT": "1"}, container=True)[0].port == 1
-    assert read({}, {"PORT": "1", "COG_TRIO_PORT": "2"}, container=True)[0].port == 2
+    assert read_settings({}, {"PORT": "1"}, container=True)[0].port == 1
+    assert read_settings({}, {"PORT": "1", "COG_TRIO_PORT": "2"}, container=True)[0].port == 2
     with pytest.raises(BadSetting, match=r"^PORT: "):
-        read({}, {"PORT": ""}, container=True)
+        read_settings({}, {"PORT": ""}, container=True)
 
 
 def test_log_format_follows_the_terminal_but_not_in_a_container() -> None:
-    assert read({}, {}, terminal=True)[0].log_format == "console"
-    assert read({}, {})[0].log_format == "json"
-    assert read({}, {}, terminal=True, container=True)[0].log_format == "json"
-    assert read({}, {"LOG_FORMAT": "json"}, terminal=True)[0].log_format == "json"
-    assert read({}, {"LOG_FORMAT": "console"}, container=True)[0].log_format == "console"
+    assert read_settings({}, {}, terminal=True)[0].log_format == "console"
+    assert read_settings({}, {})[0].log_format == "json"
+    assert read_settings({}, {}, terminal=True, container=True)[0].log_format == "json"
+    assert read_settings({}, {"LOG_FORMAT": "json"}, terminal=True)[0].log_format == "json"
+    assert read_settings({}, {"LOG_FORMAT": "console"}, container=True)[0].log_format == "console"
 
 
 def test_RUST_LOG_wins_over_the_variable_and_loses_to_the_flag() -> None:

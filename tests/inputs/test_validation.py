@@ -12,7 +12,7 @@ import pytest
 from cog_trio.bridge.protocol import Input, Inputs
 from cog_trio.inputs import compiled_schema
 from cog_trio.inputs.compiled_schema import MAX_WALKED, UnusableSchema
-from cog_trio.inputs.validation import MAX_FAULTS, Checked, InvalidInput, MalformedInput, Validator, decode
+from cog_trio.inputs.validation import MAX_FAULTS, Checked, InvalidInput, MalformedInput, Validator, decode_input
 
 Fragment = dict[str, Any]
 
@@ -339,7 +339,7 @@ def test_a_flood_of_faults_is_bounded() -> None:
 )
 def test_what_is_no_json(raw: bytes) -> None:
     with pytest.raises(MalformedInput):
-        decode(raw)
+        decode_input(raw)
     with pytest.raises(MalformedInput):
         one(STRING).check(raw)
 

@@ -14,7 +14,7 @@ import pytest
 from cog_trio import _alias
 from cog_trio.inputs.validation import InvalidInput, Validator
 from cog_trio.worker.model.input_values import coerce
-from cog_trio.worker.model.load import LoadedModel, load
+from cog_trio.worker.model.load import LoadedModel, load_model
 
 PRELUDE = """\
 import dataclasses, enum, functools, pathlib, typing
@@ -38,7 +38,7 @@ class Models:
         return str(file.relative_to(self.folder))
 
     def load(self, source: str, name: str = "Runner", **options: Any) -> LoadedModel:
-        return load(f"{self.write(PRELUDE + source)}:{name}", **options)
+        return load_model(f"{self.write(PRELUDE + source)}:{name}", **options)
 
     def run(self, parameters: str, before: str = "", returns: str = "Any", **options: Any) -> LoadedModel:
         """A Runner whose ``run`` has these parameters and gives them back."""

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cog_trio.inputs.validation import Validator, decode
-from cog_trio.worker.model.load import load
+from cog_trio.inputs.validation import Validator, decode_input
+from cog_trio.worker.model.load import load_model
 from tests.sdk.source import PRELUDE, Models
 
 TEN = """\
@@ -55,7 +55,7 @@ def test_a_request_of_ten_inputs_is_a_call_an_input(models: Models) -> None:
     model = models.run(TEN)
     validator = Validator(model.document, model.inputs)
     raw = json.dumps(REQUEST).encode()
-    decoded = decode(raw)
+    decoded = decode_input(raw)
     assert calls(lambda: validator.check(raw, decoded)) <= 20
     checked = validator.check(raw, decoded)
     assert checked.input is raw  # nothing is encoded again
@@ -78,7 +78,7 @@ def test_describing_is_linear_and_small(models: Models) -> None:
         names = ", ".join(f"p{i}: Optional[list[float]] = Input(default=None, ge=0, le=100)" for i in range(number))
         source = f"{PRELUDE}\nclass Runner(BaseRunner):\n    def run(self, {names}) -> str: ...\n"
         file = models.write(source)
-        return calls(lambda: load(file))
+        return calls(lambda: load_model(file))
 
     cost(1)
     base, thirty, sixty = cost(1), cost(30), cost(60)

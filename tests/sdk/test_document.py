@@ -11,8 +11,8 @@ from openapi_spec_validator import OpenAPIV30SpecValidator
 from packaging.version import Version
 
 import cog_trio.sdk as cog
-from cog_trio.sdk.schema import describe, document
-from cog_trio.worker.model.load import load, load_models
+from cog_trio.sdk.schema import describe_signature, document
+from cog_trio.worker.model.load import load_model, load_models
 from tests.sdk.source import Models
 
 GOLDEN = json.loads((Path(__file__).parent / "worked_example.json").read_text())
@@ -55,7 +55,7 @@ def test_worked_example_is_the_same_with_annotations_as_text(models: Models) -> 
     from tests.sdk.source import PRELUDE
 
     ref = models.write("from __future__ import annotations\n" + PRELUDE + EXAMPLE)
-    assert load(f"{ref}:Runner").document == models.load(EXAMPLE).document
+    assert load_model(f"{ref}:Runner").document == models.load(EXAMPLE).document
 
 
 def test_train_half(models: Models) -> None:
@@ -130,5 +130,5 @@ def test_describe_needs_no_worker() -> None:
     def run(text: str, count: int = cog.Input(default=1, ge=1)) -> str:
         return text * count
 
-    schemas = document(describe(run))["components"]["schemas"]
+    schemas = document(describe_signature(run))["components"]["schemas"]
     assert list(schemas["Input"]["properties"]) == ["text", "count"]

@@ -119,11 +119,11 @@ def test_input_facts() -> None:
 
 
 def test_pydantic_fields_as_inputs() -> None:
-    from cog_trio.sdk.schema import describe
+    from cog_trio.sdk.schema import describe_signature
 
     def run(x: int = pydantic.Field(5, description="d", ge=1, le=9), y: str = pydantic.Field(pattern="^a")) -> Any: ...
 
-    x, y = describe(run).inputs.parameters
+    x, y = describe_signature(run).inputs.parameters
     assert x.fragment == {"type": "integer", "description": "d", "minimum": 1, "maximum": 9, "default": 5}
     assert y.fragment == {"type": "string", "pattern": "^a"}
     assert y.required

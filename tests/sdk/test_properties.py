@@ -26,7 +26,7 @@ from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import OpenAPIV30SpecValidator
 
 import cog_trio.sdk as cog
-from cog_trio.inputs.validation import InvalidInput, MalformedInput, Validator, decode
+from cog_trio.inputs.validation import InvalidInput, MalformedInput, Validator, decode_input
 from cog_trio.worker.model.input_values import InputError, coerce
 from cog_trio.worker.model.load import LoadedModel
 from tests.sdk.source import Models, opened_models
@@ -292,7 +292,7 @@ def test_what_the_document_admits_reaches_run_in_its_type(
     checked = Validator(model.document, model.inputs).check(raw)
     assert checked.dropped == []
     assert checked.input == raw
-    values = coerce(model.parameters, decode(checked.input), {})
+    values = coerce(model.parameters, decode_input(checked.input), {})
     args, kwargs = model.bind(values)
     assert args == []
     assert kwargs.keys() == slots.keys()
@@ -368,6 +368,6 @@ def test_nothing_raises_a_foreign_error(shared: Models, slots: dict[str, Slot], 
     validator = Validator(model.document, model.inputs)
     try:
         checked = validator.check(raw)
-        coerce(model.parameters, decode(checked.input), {})
+        coerce(model.parameters, decode_input(checked.input), {})
     except (InvalidInput, MalformedInput, InputError):
         pass

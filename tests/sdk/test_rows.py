@@ -391,9 +391,9 @@ class Runner(BaseRunner):
 
 @pytest.mark.covers("sdk:W4", "sdk:32")
 def test_row_32_W4_one_missing_name_spoils_nothing_else(models: Models) -> None:
-    from cog_trio.worker.model.load import load
+    from cog_trio.worker.model.load import load_model
 
-    model = load(models.write(ROW_32))
+    model = load_model(models.write(ROW_32))
     assert input_of(model) == O
     assert input_of(model, "p") == {**U, "nullable": True, "default": None}
     assert [parameter.kind for parameter in model.parameters] == ["dict", "path"]

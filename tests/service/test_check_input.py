@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cog_trio.bridge.protocol import Mode
-from cog_trio.inputs.validation import Checked, InvalidInput, MalformedInput, check
+from cog_trio.inputs.validation import Checked, InvalidInput, MalformedInput, check_input
 from cog_trio.orchestrator.worker_handle import ModelCallable
 from cog_trio.service import service as module
 from cog_trio.state.new_prediction import NewPrediction
@@ -20,7 +20,7 @@ async def test_what_is_checked_is_created_without_another_check(monkeypatch: pyt
     async with validating(stall) as service:
         checked = await service.check_input(NewPrediction(b'{"n":1,"other":2,"key":"hidden"}'))
         assert checked == Checked(b'{"n":1,"key":"hidden"}', b'{"n":1,"key":"**********"}', ["other"])
-        monkeypatch.setattr("cog_trio.orchestrator.worker_handle.check", None)
+        monkeypatch.setattr("cog_trio.orchestrator.worker_handle.check_input", None)
         assert service.create(NewPrediction(id="a"), checked).input == checked.echo
 
 
@@ -43,8 +43,8 @@ async def test_a_model_that_was_reloaded_meanwhile_checks_once_more(monkeypatch:
             validators.append(validator)
             (worker,) = service._worker_pool._workers
             worker.model_callables[Mode.PREDICT] = ModelCallable(None)
-            return check(input, validator)
+            return check_input(input, validator)
 
-        monkeypatch.setattr(module, "check", noted)
+        monkeypatch.setattr(module, "check_input", noted)
         assert (await service.check_input(NewPrediction(b'{"n":1,"other":2}'))).dropped == []
         assert [validator is None for validator in validators] == [False, True]

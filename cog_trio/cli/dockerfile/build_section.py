@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from cog_trio.cli.dockerfile.requirements import NAME, normalized, read_requirements
-from cog_trio.config.cog_yaml import BUILD_KEYS, FILE, KEYS, Config, environment, load
-from cog_trio.config.yaml_source import SourceMark, read
+from cog_trio.config.cog_yaml import BUILD_KEYS, FILE, KEYS, Config, environment, load_config
+from cog_trio.config.yaml_source import SourceMark, read_yaml
 
 PYTHON: Final = "3.13"  # where cog.yaml names none, as Cog has it
 VERSION: Final = re.compile(r"3\.(\d+)(\.\d+)?")
@@ -85,8 +85,8 @@ def read_build(folder: Path) -> Build:
       BadModel, BadFile: with one line for the user.
     """
     path = folder / FILE
-    config = load(path)
-    top = read(path).fields()
+    config = load_config(path)
+    top = read_yaml(path).fields()
     section = top.get("build")
     fields = {} if section is None else section.fields("a mapping")
     if section is not None:

@@ -31,7 +31,7 @@ def command(folder: Path, output: str, base: str | None, user: int | None, force
     It stands in for cog build where an ordinary image on Debian is enough.
     """
     from cog_trio.cli.dockerfile.build_section import read_build
-    from cog_trio.cli.dockerfile.render import HEADER, Image, render
+    from cog_trio.cli.dockerfile.render import HEADER, Image, render_dockerfile
 
     if base is not None and not IMAGE.fullmatch(base):
         raise click.BadParameter(f"{base!r} is not the name of an image", param_hint="--base")
@@ -45,7 +45,7 @@ def command(folder: Path, output: str, base: str | None, user: int | None, force
         raise click.ClickException(f"{folder / FILE} names no model: it has none of run, predict and train")
     for warning in (*build.warnings, *build.unknown):
         print(f"{options.NAME}: warning: {warning}", file=sys.stderr)
-    text = render(build, Image(runtime or f"cog-trio=={__version__}", base, user))
+    text = render_dockerfile(build, Image(runtime or f"cog-trio=={__version__}", base, user))
     if output == "-":
         sys.stdout.write(text)
         return 0

@@ -43,7 +43,7 @@ class Image:
     user: int | None = None  # uid and gid that everything runs as; None: root, as in Cog's images
 
 
-def render(build: Build, image: Image) -> str:
+def render_dockerfile(build: Build, image: Image) -> str:
     """The Dockerfile."""
     return "\n\n".join("\n".join(part) for part in _parts(build, image) if part) + "\n"
 

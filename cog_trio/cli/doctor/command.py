@@ -20,7 +20,7 @@ import click
 
 from cog_trio.cli import options
 from cog_trio.cli.launch_plan import LaunchPlan, make_plan
-from cog_trio.config.cog_yaml import FILE, BadModel, ModelTarget, find
+from cog_trio.config.cog_yaml import FILE, BadModel, ModelTarget, find_model
 
 if TYPE_CHECKING:
     from cog_trio.cli.doctor.findings import Finding
@@ -44,7 +44,7 @@ def command(model: str, fix: bool, setup: bool) -> int:
     from cog_trio.cli.doctor.findings import PROBLEM
 
     try:
-        target = find(model)
+        target = find_model(model)
     except BadModel as error:
         if not Path(model.rpartition(":")[0] or model).exists():
             raise click.ClickException(str(error)) from error
@@ -53,7 +53,7 @@ def command(model: str, fix: bool, setup: bool) -> int:
     found = list(_read(target))
     if fix and any(finding.edits for finding in found):
         _fix(found)
-        target = find(model)
+        target = find_model(model)
         found = list(_read(target))
     for finding in found:
         print(finding)
@@ -74,9 +74,9 @@ def _examine(plan: LaunchPlan, setup: bool) -> tuple[str | None, str | None]:
     signal ends us at once, and our guardian the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with plan.spawn() as process:
-        from cog_trio.cli.schema.describe_model import load
+        from cog_trio.cli.schema.describe_model import load_model_schema
 
-        loaded = load(plan, process, setup=setup)
+        loaded = load_model_schema(plan, process, setup=setup)
     printed, place = loaded.printed, None
     if loaded.cause is not None:
         before, found, trace = printed.rpartition(TRACEBACK)

@@ -17,7 +17,7 @@ import yaml
 
 from cog_trio.cli.doctor.findings import Edit, Finding
 from cog_trio.cli.doctor.python_source import Import, PythonSource
-from cog_trio.config.yaml_source import read
+from cog_trio.config.yaml_source import read_yaml
 
 COG: Final = ("cog", "cog.predictor")
 BASES: Final = ("BasePredictor", "Predictor")  # of Cog; the second is the name that 0.1 had
@@ -293,7 +293,7 @@ def older_key(path: Path) -> Iterator[Finding]:
     Raises:
       BadFile: it is no YAML.
     """
-    mark = read(path).fields().get("predict")
+    mark = read_yaml(path).fields().get("predict")
     if mark is None or mark.empty:
         return
     data = path.read_bytes()

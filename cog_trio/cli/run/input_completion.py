@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cog_trio.config.cog_yaml import BadModel, find
+from cog_trio.config.cog_yaml import BadModel, find_model
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -45,7 +45,7 @@ def complete_input(context: click.Context, parameter: click.Parameter, incomplet
 def _inputs(model: str, config_file: str | None, train: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Names of inputs and what their values may be, as far as that is known."""
     try:
-        target = find(model, train_only=train, config_file=config_file)
+        target = find_model(model, train_only=train, config_file=config_file)
     except BadModel:
         return
     reference = target.train if train else target.predict

@@ -155,7 +155,7 @@ class InputParser:
 
     def _from_json(self, field: Mapping[str, Any], value: Any, read: Read) -> Any:
         """As it is, but for files."""
-        if is_file(field) and isinstance(value, str) and value.startswith("@"):
+        if takes_file(field) and isinstance(value, str) and value.startswith("@"):
             return _data_url(value[1:], read)
         if field.get("type") == "array" and isinstance(value, list):
             return [self._from_json(field.get("items", ANY), item, read) for item in value]
@@ -172,7 +172,7 @@ class InputParser:
         return _value(field, texts[0], read)
 
 
-def is_file(field: Mapping[str, Any]) -> bool:
+def takes_file(field: Mapping[str, Any]) -> bool:
     return field.get("type") == "string" and field.get("format") == "uri"
 
 
@@ -182,7 +182,7 @@ def is_secret(field: Mapping[str, Any]) -> bool:
 
 def _value(field: Mapping[str, Any], text: str, read: Read) -> Any:
     """One text as one value of the field."""
-    if is_file(field):
+    if takes_file(field):
         return _file(text, read)
     secret = is_secret(field)
     if text.startswith("@@"):

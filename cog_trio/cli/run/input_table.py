@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-from cog_trio.cli.run.input_parser import COMPONENTS, is_file, resolved
+from cog_trio.cli.run.input_parser import COMPONENTS, resolved, takes_file
 
 MAX_WORDS: Final = 70  # characters of a description
 
@@ -65,7 +65,7 @@ def _row(name: str, field: Mapping[str, Any], required: bool, schemas: Mapping[s
 def _kind(field: Mapping[str, Any]) -> str:
     if "items" in field:
         return f"array of {_kind(field['items'])}"
-    return "file" if is_file(field) else str(field.get("type", "any"))
+    return "file" if takes_file(field) else str(field.get("type", "any"))
 
 
 def _json(value: Any) -> str:

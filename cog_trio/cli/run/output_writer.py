@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import unquote, unquote_to_bytes
 
 import cog_trio
-from cog_trio.cli.run.input_parser import is_file, resolved
+from cog_trio.cli.run.input_parser import resolved, takes_file
 from cog_trio.files.mime import UNKNOWN, guess_extension, guess_mime
 
 OUTPUTS: Final = {"predict": "Output", "train": "TrainingOutput"}
@@ -44,7 +44,7 @@ class OutputForm:
         self.items: Mapping[str, Any] = items if isinstance(items, Mapping) else {}
         self.streams = "x-cog-array-type" in self.schema  # items come one by one
         self.glued = self.schema.get("x-cog-array-display") == "concatenate"
-        self.files = is_file(self.schema) or (self.schema.get("type") == "array" and is_file(self.items))
+        self.files = takes_file(self.schema) or (self.schema.get("type") == "array" and takes_file(self.items))
 
 
 class OutputNames:
@@ -78,7 +78,7 @@ class OutputNames:
         """
         if not isinstance(value, str) or not _may_be_file(schema) or not self._stands_for_content(value):
             return None
-        return cog_trio.local_path(value) if self._is_ours(value) else decode(value)
+        return cog_trio.local_path(value) if self._is_ours(value) else decode_data_url(value)
 
     def replace(self, value: Any, schema: Mapping[str, Any], place: Sequence[str] = ()) -> Any:
         """The value, its files written and replaced by their paths (blocking).
@@ -117,7 +117,7 @@ class OutputNames:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             if source is None:
-                target.write_bytes(decode(value))
+                target.write_bytes(decode_data_url(value))
             elif _is_plain(target):
                 shutil.move(source, target)
             else:
@@ -174,7 +174,7 @@ def check_destination(destination: str | None) -> str | None:
     return None
 
 
-def decode(url: str) -> bytes:
+def decode_data_url(url: str) -> bytes:
     """The content of a data URL.
 
     Raises:
@@ -207,7 +207,7 @@ def _split(destination: str | None) -> tuple[Path, bool]:
 
 
 def _may_be_file(schema: Mapping[str, Any]) -> bool:
-    return is_file(schema) or ("type" not in schema and "anyOf" not in schema)
+    return takes_file(schema) or ("type" not in schema and "anyOf" not in schema)
 
 
 def _suffix(url: str) -> str:

@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
     cause: str | None = None  # why there is no document
 
 
-def load(plan: LaunchPlan, process: WorkerProcess, *, setup: bool = False) -> Loaded:
+def load_model_schema(plan: LaunchPlan, process: WorkerProcess, *, setup: bool = False) -> Loaded:
     """Have a worker import the model and describe it, with ``setup`` also set it up."""
     heard: list[str] = []
 
@@ -59,7 +59,7 @@ def print_schema(plan: LaunchPlan, process: WorkerProcess, *, as_table: bool = F
     """Print the document, or its inputs ``as_table``; the exit code."""
     for warning in plan.warnings:
         print(f"{plan.name}: warning: {warning}", file=sys.stderr)
-    document, printed, cause = load(plan, process)
+    document, printed, cause = load_model_schema(plan, process)
     sys.stderr.write(printed)
     sys.stderr.flush()
     if cause is not None:

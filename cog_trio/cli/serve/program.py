@@ -30,7 +30,7 @@ from cog_trio.cli.options import fail
 from cog_trio.cli.serve.prediction_log import log_predictions
 from cog_trio.cli.signals import ending_signals
 from cog_trio.config.settings import changed_settings
-from cog_trio.state.internal_errors import one_line
+from cog_trio.state.internal_errors import describe_error
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -65,7 +65,7 @@ def serve(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int]) -> int
             if isinstance(error, BaseExceptionGroup) and error.split(Exception)[1] is not None:
                 raise  # KeyboardInterrupt and the like are not a fault
             log.critical("the server has failed", exc_info=error.__cause__ or error)
-            why = one_line(error)
+            why = describe_error(error)
     return fail(plan.name, f"the server has failed: {why}", BROKEN)  # the last line, behind what waited in the log
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cog_trio.cli.run.input_parser import is_file, resolved
+from cog_trio.cli.run.input_parser import resolved, takes_file
 from cog_trio.cli.run.input_table import input_lines, input_rows
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ async def print_welcome(service: cog_trio.PredictionService, urls: Sequence[str]
         token = service.settings.auth_token is not None
         document = json.loads(service.schema)
         needed = service.required(Mode.TRAIN if _trains(document) else Mode.PREDICT)
-        print(render(urls[0], model, document, needed, token=token), file=sys.stderr, flush=True)
+        print(render_welcome(urls[0], model, document, needed, token=token), file=sys.stderr, flush=True)
     elif health.status == FAILED:
         print(render_failed(urls[0], model), file=sys.stderr, flush=True)
 
@@ -47,7 +47,7 @@ def render_failed(url: str, model: str) -> str:
     return f"\n  {model} can't be served; {url}/health-check goes on saying why\n\n  Ctrl-C stops it\n"
 
 
-def render(
+def render_welcome(
     url: str, model: str, document: Mapping[str, Any], needed: Collection[str] | None = None, *, token: bool = False
 ) -> str:
     """The text of the screen.
@@ -94,7 +94,7 @@ def _trains(document: Mapping[str, Any]) -> bool:
 def _example(field: Mapping[str, Any]) -> Any:
     if "enum" in field:
         return field["enum"][0]
-    if is_file(field):
+    if takes_file(field):
         return PIXEL
     if field.get("type") in ("integer", "number") and "minimum" in field:
         return field["minimum"]

@@ -44,7 +44,7 @@ from cog_trio.transport.http.api.router import (
     Send,
     Stream,
     Text,
-    shown,
+    snapshot_response,
 )
 from cog_trio.transport.http.api.sse import EventStream
 from cog_trio.transport.websocket.conversation import Conversation
@@ -253,7 +253,7 @@ class Handlers:
     def _joined(self, request: HttpRequest, running: Prediction) -> Response | Large | None:
         """The reply to a second PUT that does not wait."""
         if preference(request.headers.get(b"prefer", b"")).respond_async:
-            return shown(202, running.pieces(with_input=True), _ASYNC)
+            return snapshot_response(202, running.pieces(with_input=True), _ASYNC)
         return None
 
     def _is_plain(self, request: HttpRequest) -> bool:
@@ -433,7 +433,7 @@ def _ended(prediction: Prediction) -> Response | Large:
     """The reply to a client that has waited for the end."""
     if prediction.refusal is not None:
         return _rejected(prediction.refusal)
-    return shown(200, prediction.pieces(), (_VARY,))
+    return snapshot_response(200, prediction.pieces(), (_VARY,))
 
 
 def _metrics_route(metrics: Metrics) -> Handler:
@@ -455,7 +455,7 @@ def _readiness(health: HealthSnapshot) -> Response:
 
 def _state(prediction: Prediction, wait: int | None) -> Response | Large:
     applied: Headers = () if wait is None else ((b"preference-applied", b"wait=%d" % wait),)
-    return shown(200, prediction.pieces(with_input=True), (_VARY, *applied))
+    return snapshot_response(200, prediction.pieces(with_input=True), (_VARY, *applied))
 
 
 def _probe(health: HealthSnapshot, good: Callable[[HealthSnapshot], bool]) -> Response:

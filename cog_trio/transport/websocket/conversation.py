@@ -26,7 +26,7 @@ from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api import bodies
 from cog_trio.transport.http.api.error_replies import GONE, REFUSALS, refused
-from cog_trio.transport.http.api.event_json import describe, loss
+from cog_trio.transport.http.api.event_json import event_name_and_data, loss
 from cog_trio.transport.http.api.route_families import TRAININGS
 from cog_trio.transport.http.api.router import Headers, Receive, Send
 
@@ -150,7 +150,7 @@ class Conversation:
             text = _message(b"error", prediction.id, number - 1, loss(batch, "WebSocket"))
             await self._send({"type": "websocket.send", "text": text.decode(), "more": True})
         for event in batch.events:
-            name, data = describe(prediction, event)
+            name, data = event_name_and_data(prediction, event)
             text = _message(name, prediction.id, number, data)
             await self._send({"type": "websocket.send", "text": text.decode(), "more": number < last})
             number += 1

@@ -33,7 +33,7 @@ from cog_trio.worker.executors.executor import Executor, set_up
 from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
-from cog_trio.worker.model.tracebacks import one_line
+from cog_trio.worker.model.tracebacks import last_line
 from cog_trio.worker.runs.output_sender import OutputSender
 from cog_trio.worker.runs.slot_reader import SlotReader
 from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
@@ -185,7 +185,7 @@ class AsyncExecutor(Executor):
             self.loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self.loop)
 
-    def live(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
+    def serve(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
         set_up(setups, self.complete, self._gate)
         if ready():
             self._renew()  # a sync setup may have closed the loop that it found
@@ -193,7 +193,7 @@ class AsyncExecutor(Executor):
             self.close()
 
     def run(self, job: Job) -> None:
-        """Run one job to its end, in place of ``live``: the loop stands still before and after."""
+        """Run one job to its end, in place of ``serve``: the loop stands still before and after."""
         self._stopping = True
         self._renew()
         self.start(job)
@@ -210,7 +210,7 @@ class AsyncExecutor(Executor):
             except BaseException as stray:  # asyncio lets two kinds through; a loop of the model's, any
                 if self.loop.is_closed():
                     raise
-                text = f"a task that belongs to no prediction raised {one_line(stray)}; the worker goes on"
+                text = f"a task that belongs to no prediction raised {last_line(stray)}; the worker goes on"
                 self._io_thread.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
         self._gate.aim = self._gate.in_task = None
 
@@ -224,7 +224,7 @@ class AsyncExecutor(Executor):
                 self.loop.run_until_complete(asyncio.wait(left, timeout=LEAVE))
             self.loop.run_until_complete(asyncio.wait_for(self.loop.shutdown_asyncgens(), LEAVE))
         except (SystemExit, KeyboardInterrupt, asyncio.TimeoutError) as stray:
-            text = f"closing the event loop: {one_line(stray)}"
+            text = f"closing the event loop: {last_line(stray)}"
             self._io_thread.send(WorkerLog("cog_trio.worker.executors.asyncio_executor", LogLevel.WARNING, text))
 
     def _stop(self) -> None:

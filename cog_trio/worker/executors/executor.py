@@ -22,7 +22,7 @@ class Executor(ABC):
     # Main thread
 
     @abstractmethod
-    def live(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
+    def serve(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
         """Set the model up; then, if ``ready`` says so, read the slots and run what comes, until told to stop.
 
         Raises:

@@ -75,7 +75,7 @@ class SyncExecutor(Executor):
 
     # Main thread
 
-    def live(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
+    def serve(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
         set_up(setups, _complete if self._aio is None else self._aio.complete, self._gate)
         if ready():
             self._serve()

@@ -35,7 +35,7 @@ from cog_trio.worker.executors.executor import Executor
 from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
-from cog_trio.worker.model.tracebacks import cut, leaves, one_line, trace
+from cog_trio.worker.model.tracebacks import cut, last_line, leaves, trace
 from cog_trio.worker.runs.output_sender import OutputSender
 from cog_trio.worker.runs.slot_reader import SlotReader
 from cog_trio.worker.runs.slots import IOThreadInterface, Job, Stage, end_forked_child
@@ -188,7 +188,7 @@ class TrioExecutor(Executor):
 
     # Main thread, outside of the loop
 
-    def live(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
+    def serve(self, setups: Iterable[Callable[..., Any]], ready: Callable[[], bool]) -> None:
         """Set up, then, if ``ready`` says so, serve until told to stop.
 
         A plain ``setup`` is called before the loop begins, so it may run one of its own; the awaitables come after.
@@ -224,7 +224,7 @@ class TrioExecutor(Executor):
                 raise cause  # noqa: B904  it is the model's error, and no fault inside of trio
             cause = cause or error
             self._report(LogLevel.ERROR, trace(cause))
-            self._io_thread.send(Fatal(f"{LOST}: {one_line(cause)}"))
+            self._io_thread.send(Fatal(f"{LOST}: {last_line(cause)}"))
         finally:
             self._gate.aim = self._gate.in_task = None
 
@@ -277,7 +277,7 @@ class TrioExecutor(Executor):
             if _is_cancelled(error):
                 raise
             if self._closing:
-                self._report(LogLevel.WARNING, f"a background task of the model ended with {one_line(error)}")
+                self._report(LogLevel.WARNING, f"a background task of the model ended with {last_line(error)}")
                 return
             self._fault = error
             self._setting_up.cancel()
@@ -288,7 +288,7 @@ class TrioExecutor(Executor):
     @property
     def _lost(self) -> str:
         """Why runs end that nobody has cancelled."""
-        return LOST if self._fault is None else f"{one_line(self._fault)} (in a background task of the model)"
+        return LOST if self._fault is None else f"{last_line(self._fault)} (in a background task of the model)"
 
     def _look_for_end(self) -> None:
         if (self._stopping or self._fault is not None) and not self._runs:

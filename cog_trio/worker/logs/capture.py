@@ -31,7 +31,7 @@ from cog_trio.worker.logs.pipes import CapturePipes
 from cog_trio.worker.logs.run_log import RunLog, ServiceLog, TextLog, current
 from cog_trio.worker.logs.stdio import PlainRouter, RoutedStream, open_plain
 from cog_trio.worker.logs.thread_context import carry
-from cog_trio.worker.model.tracebacks import one_line
+from cog_trio.worker.model.tracebacks import last_line
 
 LAST_WORDS: Final = 5.0  # seconds that the end of the interpreter waits for the parent to take the last text
 
@@ -137,7 +137,7 @@ class Capture:
                     stream.flush()
             except BaseException as error:  # noqa: BLE001  a user's stream may raise anything
                 with gate.runtime():
-                    self.write(LogSource.STDERR, f"flushing sys.{name} failed: {one_line(error)}\n")
+                    self.write(LogSource.STDERR, f"flushing sys.{name} failed: {last_line(error)}\n")
 
     # --- in a forked child ---
 

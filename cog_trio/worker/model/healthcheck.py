@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from cog_trio.bridge.protocol import HealthcheckResult, HealthcheckStatus
-from cog_trio.worker.model.tracebacks import cut, one_line
+from cog_trio.worker.model.tracebacks import cut, last_line
 
 LIMIT: Final = 5.0  # seconds
 MAX_SHOWN: Final = 200  # bytes of a falsy result
@@ -86,7 +86,7 @@ class HealthCheck:
         try:
             task = self._start(run)
         except RuntimeError as error:  # no thread can be started: at the interpreter's end, or beyond a limit
-            return PREFIX + one_line(error)
+            return PREFIX + last_line(error)
         self._run = run
         with trio.move_on_after(LIMIT) as limit:
             await run.done.wait()
@@ -122,7 +122,7 @@ class HealthCheck:
                 result = asyncio.run(_await(result))
             return verdict(result)
         except BaseException as error:  # noqa: BLE001  SystemExit and the like are the check's failure, not ours
-            return PREFIX + one_line(error)
+            return PREFIX + last_line(error)
 
     async def _on_loop(self) -> str | None:
         assert self._check is not None
@@ -131,7 +131,7 @@ class HealthCheck:
         except trio.Cancelled:
             raise  # the scope around it takes this, and nothing else may
         except BaseException as error:  # noqa: BLE001  none may end the loop, or leave the check without an answer
-            return PREFIX + one_line(error)
+            return PREFIX + last_line(error)
 
 
 async def _await(awaitable: Any) -> Any:

@@ -33,7 +33,7 @@ from cog_trio.sdk.schema import (
     Parameters,
     SchemaMode,
     Signature,
-    describe,
+    describe_signature,
     document,
     notice,
 )
@@ -110,7 +110,7 @@ class LoadedModels:
         return self.train if mode is protocol.Mode.TRAIN else self.predict
 
 
-def load(ref: str | None, *, train: bool = False, max_concurrency: int | None = None) -> LoadedModel:
+def load_model(ref: str | None, *, train: bool = False, max_concurrency: int | None = None) -> LoadedModel:
     """Load one callable: the prediction of a reference, or its training.
 
     Args:
@@ -188,7 +188,9 @@ def _describe(targets: list[tuple[SchemaMode, loader.LoadedCallable]]) -> _Descr
     """The document and the signatures: by COG_OPENAPI_SCHEMA, else from the code, else by what Cog's build left."""
     given = os.environ.get("COG_OPENAPI_SCHEMA")
     try:
-        signatures = {mode: describe(target.function, owner=target.owner, name=target.name) for mode, target in targets}
+        signatures = {
+            mode: describe_signature(target.function, owner=target.owner, name=target.name) for mode, target in targets
+        }
     except (TypeError, ValueError) as error:
         file = given or BUNDLED
         if not os.path.isfile(file):

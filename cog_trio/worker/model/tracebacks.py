@@ -26,7 +26,7 @@ _OURS: Final = (
 )
 
 
-def one_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     """``Type: message`` on one line of at most ``MAX_ERROR`` bytes; of a group its leaves too, or the one alone."""
     if not isinstance(error, BaseExceptionGroup):
         return cut(_line(error), MAX_ERROR)

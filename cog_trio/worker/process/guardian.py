@@ -31,7 +31,7 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def start(pipe: int, parent: int) -> bool:
+def start_guardian(pipe: int, parent: int) -> bool:
     """Fork the guardian of this process; it takes over ``pipe``, whose other end ``parent`` has. Whether one runs.
 
     To be called while this process has one thread and has loaded next to nothing.

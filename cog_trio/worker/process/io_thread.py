@@ -50,7 +50,7 @@ from cog_trio.bridge.protocol import (
 )
 from cog_trio.worker.ipc.dropped_lines import DroppedLines
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
-from cog_trio.worker.model.tracebacks import one_line
+from cog_trio.worker.model.tracebacks import last_line
 from cog_trio.worker.process.model_runtime import ModelRuntime
 from cog_trio.worker.runs.slots import INTERNAL_ERROR, Job, SlotSocket, Stage, internal_error
 
@@ -280,7 +280,7 @@ class IOThread:
                 for fd in _receive_sockets(self._slot0):
                     self._add_slot(fd)
         except (ProtocolBroken, OSError) as fault:
-            self._fatal(f"the sockets of the slots did not come: {one_line(fault)}")
+            self._fatal(f"the sockets of the slots did not come: {last_line(fault)}")
         if len(self.slots) > count:
             self._fatal(f"{len(self.slots)} sockets came for {count} slots")
         self._arrived.put(True)

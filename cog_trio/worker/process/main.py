@@ -26,7 +26,7 @@ from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.executors.user_signals import guard
 from cog_trio.worker.logs.capture import Capture, install
 from cog_trio.worker.model.load import load_models
-from cog_trio.worker.model.tracebacks import one_line, trace
+from cog_trio.worker.model.tracebacks import last_line, trace
 from cog_trio.worker.process.io_thread import IOThread
 from cog_trio.worker.process.model_runtime import ModelRuntime
 from cog_trio.worker.runs.prepare_inputs import guard_url_files
@@ -70,7 +70,7 @@ def _live_with(init: Init, io: IOThread, capture: Capture) -> None:
             gate.serving = True
             return True
 
-        tools.executor.live(tools.models.setups, ready)
+        tools.executor.serve(tools.models.setups, ready)
     except BaseException as error:  # SystemExit too: setup has failed, and the parent is told
         if gate.serving:
             raise
@@ -78,7 +78,7 @@ def _live_with(init: Init, io: IOThread, capture: Capture) -> None:
             end_forked_child(error)
         capture.service.write(LogSource.STDERR, trace(error))
         capture.barrier()
-        io.send(Failed(one_line(error)))
+        io.send(Failed(last_line(error)))
     finally:
         gate.serving = False
 
@@ -127,7 +127,7 @@ class StrayExceptions:
         now = time.monotonic()
         if now - self._told >= 1:
             self._told = now
-            text = f"a signal handler of the model raised {one_line(error)} while none of its code ran"
+            text = f"a signal handler of the model raised {last_line(error)} while none of its code ran"
             self._io.send(WorkerLog(__name__, LogLevel.WARNING, text))
 
 

@@ -19,7 +19,7 @@ from cog_trio.bridge.protocol import MAX_INLINE, FileKind, FileOutput, FileOutpu
 from cog_trio.worker.cancel.gate import gate
 from cog_trio.worker.model.input_values import InputError
 from cog_trio.worker.model.output_values import NOT_FINITE, Composed, FileItem, OutputEncoder, is_file
-from cog_trio.worker.model.tracebacks import one_line, trace
+from cog_trio.worker.model.tracebacks import last_line, trace
 from cog_trio.worker.runs.slots import Job
 
 Encoded: TypeAlias = bytes | FileItem | Composed
@@ -209,7 +209,7 @@ class OutputSender:
         if isinstance(fault, InputError):
             return str(fault)
         self.note(fault)
-        return type(fault).__name__ if self._job.cancelled else one_line(fault)
+        return type(fault).__name__ if self._job.cancelled else last_line(fault)
 
     def note(self, fault: BaseException) -> None:
         if not self._job.cancelled:

@@ -1,9 +1,9 @@
 """Makes the inputs of one run ready.
 
-Most runs need nothing but the decoding of some JSON: ``load`` does that on the thread that runs the model. Decoding
-keeps the interpreter to itself wherever it is done, so a thread of its own would gain nothing, and the objects that it
-makes would have the model's finalizers run there. Files from URLs are fetched in the I/O thread, by a task that a
-cancel of the run cuts. Nothing is deleted here: the spilled input and the downloads are the parent's to remove.
+Most runs need nothing but the decoding of some JSON: ``load_inputs`` does that on the thread that runs the model.
+Decoding keeps the interpreter to itself wherever it is done, so a thread of its own would gain nothing, and the objects
+that it makes would have the model's finalizers run there. Files from URLs are fetched in the I/O thread, by a task that
+a cancel of the run cuts. Nothing is deleted here: the spilled input and the downloads are the parent's to remove.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cog_trio.net.host_policy import HostPolicy
 from cog_trio.sdk import _urls
 from cog_trio.worker.ipc.message_writer import WriterBroken
 from cog_trio.worker.model.input_values import FileSource, InputError, sources
-from cog_trio.worker.model.tracebacks import one_line
+from cog_trio.worker.model.tracebacks import last_line
 from cog_trio.worker.runs.download import fetch_all
 from cog_trio.worker.runs.slots import Job
 
@@ -45,7 +45,7 @@ class Unready(Exception):
     """The inputs can't be made; the run fails with this text."""
 
 
-def load(job: Job) -> list[FileSource]:
+def load_inputs(job: Job) -> list[FileSource]:
     """Decode the input, on the thread that runs the model; gives the files that it needs besides.
 
     Raises:
@@ -59,7 +59,7 @@ def load(job: Job) -> list[FileSource]:
         try:
             spilled = _read_spilled(file)
         except (OSError, ValueError, RecursionError) as error:  # ValueError: an empty file, no JSON, no UTF-8
-            raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
+            raise Unready(f"Failed to rehydrate input: {last_line(error)}") from error
         job.context = spilled.context
         job.input = spilled.input
     if not isinstance(job.input, dict):
@@ -83,7 +83,7 @@ async def fetch(job: Job, wanted: list[FileSource]) -> None:
     except InputError as error:
         raise Unready(str(error)) from error
     except OSError as error:
-        raise Unready(f"Input validation error: {one_line(error)}") from error
+        raise Unready(f"Input validation error: {last_line(error)}") from error
 
 
 def _tell(job: Job, done: int, total: int | None) -> None:
@@ -113,4 +113,4 @@ def _decode(raw: msgspec.Raw) -> Any:
     try:
         return decode_json(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unready(f"Failed to rehydrate input: {one_line(error)}") from error
+        raise Unready(f"Failed to rehydrate input: {last_line(error)}") from error

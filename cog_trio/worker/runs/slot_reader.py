@@ -21,7 +21,7 @@ from cog_trio.bridge.codec import FrameBuffer, ProtocolBroken, slot_requests
 from cog_trio.bridge.protocol import Predict
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.model.input_values import FileSource
-from cog_trio.worker.runs.prepare_inputs import Unready, fetch, load
+from cog_trio.worker.runs.prepare_inputs import Unready, fetch, load_inputs
 from cog_trio.worker.runs.slots import Job, SlotSocket, Stage
 
 STATEFUL_FILES.add(__file__)
@@ -97,7 +97,7 @@ class SlotReader:
             job.end()
             return
         try:
-            wanted = load(job)
+            wanted = load_inputs(job)
         except Unready as error:
             job.end(str(error))
             return

@@ -11,7 +11,7 @@ from cog_trio.cli.dockerfile.build_section import read_build
 from cog_trio.cli.doctor import command as doctor
 from cog_trio.cli.init.command import command
 from cog_trio.cli.init.template import files
-from cog_trio.config.cog_yaml import find
+from cog_trio.config.cog_yaml import find_model
 
 
 def _init(*arguments: str) -> int:
@@ -25,7 +25,7 @@ def test_all_files_are_written_and_fit_together(tmp_path: Path, capsys: pytest.C
     assert _init(str(folder)) == 0
     assert {path.name: path.read_text() for path in folder.iterdir()} == files()
     assert capsys.readouterr().out.count("wrote ") == len(files())
-    assert find(str(folder)).predict == "run.py:Runner"
+    assert find_model(str(folder)).predict == "run.py:Runner"
     build = read_build(folder)
     assert (build.requirements, build.warnings, build.unknown) == (("requirements.txt",), (), ())
 

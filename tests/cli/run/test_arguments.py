@@ -52,7 +52,7 @@ def test_D38_it_is_one_line_and_2(
     (tmp_path / "cog.yaml").write_text("run: model.py:run\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["cog-trio", *arguments])
-    assert options.run(commands, options.NAME) == 2
+    assert options.run_command(commands, options.NAME) == 2
     seen = capsys.readouterr()
     assert seen.out == ""
     assert seen.err.startswith("cog-trio: ")
@@ -63,7 +63,7 @@ def test_D38_it_is_one_line_and_2(
 
 def test_predict_is_an_older_name_of_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["cog-trio", "predict", "--help"])
-    assert options.run(commands, options.NAME) == 0
+    assert options.run_command(commands, options.NAME) == 0
     assert "Run one prediction with MODEL" in capsys.readouterr().out
 
 
@@ -73,7 +73,7 @@ def test_completion_is_a_script_of_the_shell(
 ) -> None:
     monkeypatch.setattr("click.shell_completion.BashComplete._check_version", lambda *_: None)
     monkeypatch.setattr("sys.argv", ["cog-trio", "completion", shell])
-    assert options.run(commands, options.NAME) == 0
+    assert options.run_command(commands, options.NAME) == 0
     out = capsys.readouterr().out
     assert word in out
     assert "_COG_TRIO_COMPLETE" in out
@@ -92,5 +92,5 @@ def test_completion_knows_commands_and_flags(
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
         with pytest.raises(SystemExit):
-            options.run(commands, options.NAME)
+            options.run_command(commands, options.NAME)
         assert f"{expected}\n" in capsys.readouterr().out

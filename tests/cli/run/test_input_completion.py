@@ -64,7 +64,7 @@ def test_bash_is_offered_the_rest_of_its_word(
     monkeypatch.setenv("COMP_LINE", line + "behind the cursor")
     monkeypatch.setenv("COMP_POINT", str(len(line)))
     with pytest.raises(SystemExit):
-        options.run(commands, options.NAME)
+        options.run_command(commands, options.NAME)
     assert capsys.readouterr().out.split() == [f"plain,{text}" for text in offered]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cog_trio.cli.run.input_parser import PIECE, BadInputs, InputParser, json_object, pair
-from cog_trio.cli.run.output_writer import decode
+from cog_trio.cli.run.output_writer import decode_data_url
 
 SCHEMA: dict[str, Any] = {
     "text": {"type": "string"},
@@ -224,4 +224,4 @@ def test_deep_json_is_refused_not_crashed() -> None:
 def test_a_file_of_any_size_is_whole(size: int) -> None:
     content = bytes(range(256)) * (size // 256 + 1)
     url = InputParser.of(DOCUMENT, "predict").build([("image", "@x.png")], {}, lambda _: content[:size])["image"]
-    assert decode(url) == content[:size]
+    assert decode_data_url(url) == content[:size]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cog_trio.cli.run.output_writer import BadOutput, OutputForm, OutputNames, check_destination, decode
+from cog_trio.cli.run.output_writer import BadOutput, OutputForm, OutputNames, check_destination, decode_data_url
 
 URI = {"type": "string", "format": "uri"}
 PNG = "data:image/png;base64," + base64.b64encode(b"pixels").decode()
@@ -124,7 +124,7 @@ def test_what_is_no_file_is_written_where_it_was_asked_for(destination: str, nam
 
 def test_broken_data_url_is_told() -> None:
     with pytest.raises(BadOutput, match="broken data URL"):
-        decode("data:image/png;base64,!!!!")
+        decode_data_url("data:image/png;base64,!!!!")
 
 
 def test_a_place_that_can_not_be_is_found_out_before(tmp_path: Path) -> None:

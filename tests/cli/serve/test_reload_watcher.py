@@ -12,7 +12,7 @@ from watchfiles import Change
 
 from cog_trio.cli.launch_plan import LaunchPlan
 from cog_trio.cli.serve.reload_watcher import _counts, _why, obstacle, watch
-from cog_trio.config.settings import BadSetting, Settings, read, worker_variables
+from cog_trio.config.settings import BadSetting, Settings, read_settings, worker_variables
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_what_is_said() -> None:
 
 
 def test_reload_is_off_and_a_folder_turns_it_on() -> None:
-    assert read({}, {})[0].reload is False
-    assert read({"reload": "true"}, {})[0].reload is True
-    chosen, _ = read({}, {"COG_TRIO_RELOAD_DIR": "a,b"})
+    assert read_settings({}, {})[0].reload is False
+    assert read_settings({"reload": "true"}, {})[0].reload is True
+    chosen, _ = read_settings({}, {"COG_TRIO_RELOAD_DIR": "a,b"})
     assert (chosen.reload, chosen.reload_dir) == (True, ("a", "b"))
     with pytest.raises(BadSetting, match="COG_TRIO_RELOAD"):
-        read({}, {"COG_TRIO_RELOAD": "perhaps"})
+        read_settings({}, {"COG_TRIO_RELOAD": "perhaps"})
 
 
 def test_two_saves_within_a_second_are_told_apart() -> None:

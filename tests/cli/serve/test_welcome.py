@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cog_trio.cli.serve.welcome import render, render_failed
+from cog_trio.cli.serve.welcome import render_failed, render_welcome
 
 DOCUMENT: dict[str, Any] = {
     "components": {
@@ -31,7 +31,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def test_inputs_stand_in_order_with_kind_and_default() -> None:
-    lines = render("http://127.0.0.1:1", "m.py", DOCUMENT).splitlines()
+    lines = render_welcome("http://127.0.0.1:1", "m.py", DOCUMENT).splitlines()
     start = lines.index("  Inputs") + 2
     assert [" ".join(line.split()) for line in lines[start : start + 5]] == [
         "image file required",
@@ -50,7 +50,7 @@ def test_W11_what_may_be_left_out_is_optional_and_ranges_are_shown() -> None:
     files = {"type": "array", "items": {"type": "string", "format": "uri"}, "x-order": 2}
     properties = {"seed": seed, "most": most, "files": files}
     component = {"type": "object", "required": ["seed"], "properties": properties}
-    text = render("http://127.0.0.1:1", "m.py", {"components": {"schemas": {"Input": component}}}, frozenset())
+    text = render_welcome("http://127.0.0.1:1", "m.py", {"components": {"schemas": {"Input": component}}}, frozenset())
     assert [" ".join(line.split()) for line in text.splitlines()[5:8]] == [
         "seed integer from 0 to 9 optional",
         "most integer, 9 or less 1",
@@ -60,7 +60,7 @@ def test_W11_what_may_be_left_out_is_optional_and_ranges_are_shown() -> None:
 
 
 def test_curl_line_survives_the_shell_and_names_what_is_required() -> None:
-    text = render("http://127.0.0.1:1", "m.py", DOCUMENT)
+    text = render_welcome("http://127.0.0.1:1", "m.py", DOCUMENT)
     words = shlex.split(next(line for line in text.splitlines() if "curl" in line))
     assert words[:3] == ["curl", "-s", "http://127.0.0.1:1/predictions"]
     body = json.loads(words[-1])["input"]
@@ -69,14 +69,14 @@ def test_curl_line_survives_the_shell_and_names_what_is_required() -> None:
 
 
 def test_model_without_inputs() -> None:
-    text = render("http://127.0.0.1:1", "m.py", {})
+    text = render_welcome("http://127.0.0.1:1", "m.py", {})
     assert "Inputs" not in text
     assert """-d '{"input": {}}'""" in text
 
 
 def test_trainings_alone_are_shown_at_their_own_address() -> None:
     fields = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "x-order": 0}}}
-    text = render("http://127.0.0.1:1", "train.py", {"components": {"schemas": {"TrainingInput": fields}}})
+    text = render_welcome("http://127.0.0.1:1", "train.py", {"components": {"schemas": {"TrainingInput": fields}}})
     assert "text   string  required" in text
     assert "http://127.0.0.1:1/trainings -H" in text
 
@@ -86,7 +86,7 @@ def test_failed_setup_names_what_still_answers() -> None:
 
 
 def test_curl_line_of_a_unix_socket_and_of_a_server_that_asks_for_a_token() -> None:
-    line = next(line for line in render("unix:/tmp/a b", "m.py", {}, token=True).splitlines() if "curl" in line)
+    line = next(line for line in render_welcome("unix:/tmp/a b", "m.py", {}, token=True).splitlines() if "curl" in line)
     assert shlex.split(line)[:6] == [
         "curl",
         "-s",
@@ -96,4 +96,4 @@ def test_curl_line_of_a_unix_socket_and_of_a_server_that_asks_for_a_token() -> N
         "-H",
     ]
     assert '"Authorization: Bearer $COG_TRIO_AUTH_TOKEN"' in line, "the shell fills it in: it is not shown"
-    assert "https://h:1/predictions" in render("https://h:1", "m.py", {})
+    assert "https://h:1/predictions" in render_welcome("https://h:1", "m.py", {})

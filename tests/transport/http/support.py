@@ -15,7 +15,7 @@ import trio.testing
 from cog_trio.bridge.protocol import Mode
 from cog_trio.config.settings import Settings
 from cog_trio.inputs.decoding_thread import run_in_decoding_thread
-from cog_trio.inputs.validation import Checked, MalformedInput, check
+from cog_trio.inputs.validation import Checked, MalformedInput, check_input
 from cog_trio.observe.prometheus import Metrics
 from cog_trio.service.watchers import is_abandoned
 from cog_trio.state.event_log import Subscription
@@ -167,12 +167,12 @@ class FakeService:
 
     async def check_input(self, new: NewPrediction) -> Checked:
         self.admit(new.id, new.mode)
-        return await run_in_decoding_thread(check, new.input, None, refusals=(MalformedInput,))
+        return await run_in_decoding_thread(check_input, new.input, None, refusals=(MalformedInput,))
 
     def create(self, new: NewPrediction, checked: Checked | None = None) -> Prediction:
         self.admit(new.id)
         if checked is None:
-            check(new.input, None)
+            check_input(new.input, None)
         if self.refusal is not None:
             raise self.refusal
         if new.id in self.predictions:

@@ -13,7 +13,7 @@ import trio.testing
 
 from cog_trio.config.settings import Settings
 from cog_trio.inputs.decoding_thread import AT_ONCE
-from cog_trio.inputs.validation import SMALL, InvalidInput, MalformedInput, check
+from cog_trio.inputs.validation import SMALL, InvalidInput, MalformedInput, check_input
 from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.snapshot import WebhookEvent
 from cog_trio.state.status import Fact
@@ -852,7 +852,7 @@ async def test_large_bodies_and_inputs_are_decoded_and_checked_in_a_thread(
         return call
 
     monkeypatch.setattr(bodies, "decode_create", noted(bodies.decode_create))
-    monkeypatch.setattr(support, "check", noted(check))
+    monkeypatch.setattr(support, "check_input", noted(check_input))
     client = connect(nursery, app_of(InstantService()))
     assert (await ask(client, "POST", "/predictions", {"input": {"text": "x" * size}})).status == 200
     assert threads == [size >= SMALL] * 2

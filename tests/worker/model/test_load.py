@@ -16,7 +16,7 @@ import pytest
 import cog_trio.sdk as cog
 from cog_trio.bridge import protocol
 from cog_trio.bridge.protocol import Kind
-from cog_trio.worker.model.load import load, load_models
+from cog_trio.worker.model.load import load_model, load_models
 from tests.sdk.source import PRELUDE, Models, arguments, opened_models
 
 PLAIN = "class Runner(BaseRunner):\n    def run(self, x: int) -> int:\n        return x\n"
@@ -33,7 +33,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Models]:
 def test_row_58_runner_wins_and_says_so(models: Models) -> None:
     old = PLAIN.replace("Runner(", "Predictor(").replace("run", "predict")
     with pytest.warns(UserWarning, match="Runner is used"):
-        model = load(models.write(PRELUDE + PLAIN + old))
+        model = load_model(models.write(PRELUDE + PLAIN + old))
     assert model.call(5) == 5
     assert type(model.call.__self__).__name__ == "Runner"  # type: ignore[attr-defined]
 
@@ -41,7 +41,7 @@ def test_row_58_runner_wins_and_says_so(models: Models) -> None:
 @pytest.mark.covers("sdk:58")
 def test_row_58_predictor_alone(models: Models) -> None:
     with pytest.warns(DeprecationWarning, match="Predictor") as told:
-        model = load(
+        model = load_model(
             models.write(PRELUDE + "class Predictor(BasePredictor):\n    def predict(self) -> int:\n        return 3\n")
         )
     assert model.call() == 3
@@ -58,7 +58,7 @@ def test_row_58_predictor_alone(models: Models) -> None:
 def test_row_58_a_runner_that_is_none_gives_way_to_predictor(models: Models) -> None:
     source = "class Runner:\n    pass\nclass Predictor:\n    def run(self) -> int:\n        return 3\n"
     with pytest.warns(DeprecationWarning, match="Predictor is deprecated"):
-        assert load(models.write(source)).call() == 3
+        assert load_model(models.write(source)).call() == 3
 
 
 @pytest.mark.covers("sdk:58")
@@ -84,7 +84,7 @@ def test_row_58_a_runner_that_is_none_gives_way_to_predictor(models: Models) -> 
 )
 def test_row_58_what_is_no_model(source: str, error: type[Exception], text: str, models: Models) -> None:
     with pytest.raises(error, match=text):
-        load(models.write(PRELUDE + source))
+        load_model(models.write(PRELUDE + source))
 
 
 @pytest.mark.covers("sdk:58")
@@ -100,7 +100,7 @@ def test_row_58_what_is_no_model(source: str, error: type[Exception], text: str,
     ],
 )
 def test_row_58_what_is_one(source: str, models: Models) -> None:
-    assert load(models.write(PRELUDE + source)).call() == 3
+    assert load_model(models.write(PRELUDE + source)).call() == 3
 
 
 @pytest.mark.covers("sdk:58")
@@ -128,12 +128,14 @@ def test_named_objects_that_are_no_model(models: Models) -> None:
 
 def test_no_reference() -> None:
     with pytest.raises(ValueError, match="COG_PREDICT_TYPE_STUB"):
-        load(None)
+        load_model(None)
 
 
 def test_folders_need_not_be_packages(models: Models) -> None:
     models.write("VALUE = 3", "helper.py")
-    model = load(models.write("import helper\ndef Runner() -> int:\n    return helper.VALUE\n", "my-subdir/predict.py"))
+    model = load_model(
+        models.write("import helper\ndef Runner() -> int:\n    return helper.VALUE\n", "my-subdir/predict.py")
+    )
     assert model.call() == 3
     assert "predict" in sys.modules
     assert sys.path[0] == str(models.folder)
@@ -150,7 +152,7 @@ def test_one_import_for_many_references(models: Models) -> None:
 
 @pytest.mark.parametrize("name", ["json.py", "cog.py"])
 def test_names_that_would_hide_others(name: str, models: Models) -> None:
-    model = load(models.write("import json\ndef Runner() -> str:\n    return json.dumps([1])\n", "sub/" + name))
+    model = load_model(models.write("import json\ndef Runner() -> str:\n    return json.dumps([1])\n", "sub/" + name))
     assert model.call() == "[1]"
     assert sys.modules["cog"] is cog
 
@@ -160,7 +162,7 @@ def test_W25_relative_imports_work_in_packages(models: Models) -> None:
     models.write("", "outer_pkg/__init__.py")
     models.write("", "outer_pkg/inner/__init__.py")
     models.write("VALUE = 3", "outer_pkg/types.py")
-    model = load(
+    model = load_model(
         models.write(
             "from ..types import VALUE\ndef Runner() -> int:\n    return VALUE\n", "outer_pkg/inner/predict.py"
         )
@@ -171,13 +173,13 @@ def test_W25_relative_imports_work_in_packages(models: Models) -> None:
 
 def test_a_package_whose_init_fails_does_not_matter_without_relative_imports(models: Models) -> None:
     models.write("raise RuntimeError", "broken_pkg/__init__.py")
-    assert load(models.write("def Runner() -> int:\n    return 3\n", "broken_pkg/predict_b.py")).call() == 3
+    assert load_model(models.write("def Runner() -> int:\n    return 3\n", "broken_pkg/predict_b.py")).call() == 3
 
 
 def test_sys_argv_is_short_while_user_code_is_imported(models: Models) -> None:
     source = "import sys\nseen = list(sys.argv)\ndef Runner() -> list[str]:\n    return seen\n"
     file = models.write(source)
-    assert load(file).call() == [file]
+    assert load_model(file).call() == [file]
     assert len(sys.argv) == 3
 
 
@@ -193,14 +195,14 @@ def test_sys_argv_is_short_while_user_code_is_imported(models: Models) -> None:
 def test_failures_of_user_code_come_out_as_they_are(source: str, error: type[BaseException], models: Models) -> None:
     file = models.write(source)
     with pytest.raises(error):
-        load(file)
+        load_model(file)
     if error is not KeyError:
         assert Path(file).stem not in sys.modules
 
 
 def test_missing_file() -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.py"):
-        load("nowhere.py:Runner")
+        load_model("nowhere.py:Runner")
 
 
 def test_instances_pickle(models: Models) -> None:
@@ -476,7 +478,7 @@ def test_a_run_inherited_from_another_file_reads_its_own_names(models: Models) -
         "from typing import Optional as Maybe\nclass Base:\n    def run(self, x: 'Maybe[int]') -> 'Maybe[str]': ...\n",
         "base_file.py",
     )
-    model = load(models.write("from base_file import Base\nclass Runner(Base): ...\n"))
+    model = load_model(models.write("from base_file import Base\nclass Runner(Base): ...\n"))
     assert model.parameters[0].nullable
 
 

@@ -41,7 +41,7 @@ SOURCE: Final = """
             return 1
 """
 PLACES: Final = {
-    "decoding": "breaks(slot_reader, 'load')",
+    "decoding": "breaks(slot_reader, 'load_inputs')",
     "fetching": "breaks(prepare_inputs, 'fetch_all')",
     "beginning": "breaks(slots.Job, 'open')",
     "the end": "breaks(slots, 'Done')",

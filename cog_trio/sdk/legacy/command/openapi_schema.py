@@ -19,7 +19,7 @@ from ..config import Config
 def main() -> int:
     """Print the document; 0, or 1 with the reason on stderr."""
     from cog_trio.sdk import _loader as loader
-    from cog_trio.sdk.schema import describe, document
+    from cog_trio.sdk.schema import describe_signature, document
 
     try:
         config = Config()
@@ -32,7 +32,11 @@ def main() -> int:
                 None if predict is None else loader.predict_ref(predict),
                 None if train is None else loader.train_ref(train),
             ):
-                signature = None if target is None else describe(target.function, owner=target.owner, name=target.name)
+                signature = (
+                    None
+                    if target is None
+                    else describe_signature(target.function, owner=target.owner, name=target.name)
+                )
                 found.append(signature)
         print(json.dumps(document(*found), indent=2))
     except (Exception, SystemExit):  # noqa: BLE001 - whatever a model's import does, the reason goes to stderr

@@ -8,7 +8,7 @@ from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api.bodies import encode
 
 
-def describe(prediction: Prediction, event: Event) -> tuple[bytes, bytes]:
+def event_name_and_data(prediction: Prediction, event: Event) -> tuple[bytes, bytes]:
     """The name of an event, and its data: JSON on one line."""
     if isinstance(event, int):
         output: Json = prediction.outputs[event]

@@ -83,7 +83,7 @@ class Text(NamedTuple):
         await send({"type": "http.response.body", "body": self.body})
 
 
-def shown(status: int, pieces: Pieces, headers: Headers) -> Response | Large:
+def snapshot_response(status: int, pieces: Pieces, headers: Headers) -> Response | Large:
     """A reply with a body in pieces, of which there may be one."""
     if len(pieces) > 1:
         return Large(status, pieces, headers)

@@ -16,7 +16,7 @@ from cog_trio.bridge.protocol import Json
 from cog_trio.state.event_log import Batch, Subscription
 from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api.access_control import ClientGone
-from cog_trio.transport.http.api.event_json import describe, loss
+from cog_trio.transport.http.api.event_json import event_name_and_data, loss
 from cog_trio.transport.http.api.router import Headers, HttpRequest, Send
 
 FIRST: Final = 0.1  # seconds that the head waits for the first event
@@ -66,14 +66,14 @@ class EventStream:
                 piece = KEEP_ALIVE
             else:
                 batch = subscription.read()
-                piece = render(self._prediction, batch)
+                piece = render_events(self._prediction, batch)
                 if batch.ends:
                     return piece
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             patience = SILENCE
 
 
-def render(prediction: Prediction, batch: Batch) -> bytes:
+def render_events(prediction: Prediction, batch: Batch) -> bytes:
     """A batch of events as it stands on the wire."""
     run, number = prediction.event_log.run.encode(), batch.first
     outputs: Sequence[Json] = prediction.outputs
@@ -86,7 +86,7 @@ def render(prediction: Prediction, batch: Batch) -> bytes:
                 b'id: %b-%d\nevent: output\ndata: {"chunk":%b,"index":%d}\n\n' % (run, number, outputs[event], event)
             )
         else:
-            name, data = describe(prediction, event)
+            name, data = event_name_and_data(prediction, event)
             pieces += (b"id: %b-%d\nevent: %b\ndata: " % (run, number, name), data, b"\n\n")  # it may be large
         number += 1
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

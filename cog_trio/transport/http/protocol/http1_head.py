@@ -146,7 +146,7 @@ def has_close(value: bytes) -> bool:
     return value != b"keep-alive" and b"close" in _tokens(value)
 
 
-def render(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def render_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The head of a reply, blank line included.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cog_trio.transport.http.protocol.http1_head import RequestHead, clock, has_close, render
+from cog_trio.transport.http.protocol.http1_head import RequestHead, clock, has_close, render_head
 
 
 class ResponseWriter:
@@ -63,7 +63,7 @@ class ResponseWriter:
             headers.append((b"Connection", b"close"))
         elif request.version == "1.0" and keeps:
             headers.append((b"Connection", b"keep-alive"))
-        self.waiting = render(status, headers)
+        self.waiting = render_head(status, headers)
         self._keeps = keeps
         self._bodiless = bodiless
         self._chunked = chunked and not self._bodiless

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from cog_trio.state.internal_errors import one_line
+from cog_trio.state.internal_errors import describe_error
 from cog_trio.transport.http.protocol.listeners import refuse_client
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ async def handshake(stream: trio.SocketStream, context: ssl.SSLContext) -> TlsSt
         await secured.do_handshake()
     except Exception as error:
         cause = error.__cause__ or error
-        log.debug("a handshake failed: %s", one_line(cause), exc_info=error)  # whatever it is, it ends this one alone
+        log.debug("a handshake failed: %s", describe_error(cause), exc_info=error)  # it ends this connection alone
         if isinstance(cause, ssl.SSLError) and cause.reason == "HTTP_REQUEST":
             await refuse_client(stream, _PLAIN)
         await trio.aclose_forcefully(stream)

@@ -20,7 +20,7 @@ from wsproto.connection import ConnectionState as WebSocketState
 from wsproto.events import CloseConnection, Message, Ping
 from wsproto.frame_protocol import CloseReason
 
-from cog_trio.transport.http.protocol.http1_head import RequestHead, clock, render
+from cog_trio.transport.http.protocol.http1_head import RequestHead, clock, render_head
 from cog_trio.transport.http.protocol.http1_response import ResponseWriter
 
 STREAM_ID: Final = 1
@@ -129,7 +129,7 @@ class WebSocket:
     async def _send(self, event: StreamEvent) -> None:
         """What the stream calls to write and to close."""
         if isinstance(event, Response) and event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-            head = render(event.status_code, [*event.headers, (b"date", clock.date())])
+            head = render_head(event.status_code, [*event.headers, (b"date", clock.date())])
             await self._line.protocol_send(RawData(head))
         elif isinstance(event, Response):
             headers = [header for header in event.headers if header[0] != b"connection"]

@@ -26,7 +26,7 @@ from cog_trio.transport.http.protocol.http1_head import (
     _heads,
     _names,
     read_head,
-    render,
+    render_head,
 )
 from cog_trio.transport.http.protocol.server_state import ServerState
 from tests.transport.http.protocol.test_connection import GET, Receive, Send, Waiting, hello
@@ -402,13 +402,13 @@ def test_heads_are_remembered_within_a_bound_and_never_with_a_secret() -> None:
 @pytest.mark.parametrize("name", [b"", b"a b", b"a:", b"a\r\nb", b"\xff"])
 def test_a_reply_with_a_name_that_is_none_is_refused(name: bytes) -> None:
     with pytest.raises(ValueError, match="name"):
-        render(200, [(name, b"x")])
+        render_head(200, [(name, b"x")])
 
 
 @pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\n", b"a\rb", b"a\x00b", b"\r\n"])
 def test_a_reply_with_a_line_end_in_a_value_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="line end"):
-        render(200, [(b"a", value)])
+        render_head(200, [(b"a", value)])
 
 
 # What it costs.
