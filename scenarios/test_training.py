@@ -224,12 +224,17 @@ async def test_sync_run_beside_async_train(both: Both) -> None:
 
 
 @pytest.mark.covers("D18")
-async def test_D18_sync_train_beside_async_run_is_a_failed_setup(both: Both) -> None:
-    """Given an async runner and a sync train function, when the server starts, then setup fails and says why."""
+async def test_D18_a_sync_train_beside_an_async_run_is_refused_alone(both: Both) -> None:
+    """Given an async runner and a sync train function, when the server starts, then predictions are served, and
+    trainings are refused with the reason that the setup logs have."""
+    why = "Trainings can't run: sync() must be async def like run(), since one worker runs both"
     with trio.fail_after(60):
-        async with both("AsyncRunner", "sync", status="SETUP_FAILED") as server:
-            assert "sync() must be async def like run()" in (await server.health())["setup"]["logs"]
-            assert (await train(server)).status_code == 503
+        async with both("AsyncRunner", "sync") as server:
+            assert (await server.predict()).json()["output"] == "same loop: True"
+            refused = await train(server)
+            assert (refused.status_code, refused.json()) == (404, {"error": why})
+            assert "trainings_url" not in (await server.client.get("/")).json()
+            assert why in (await server.health())["setup"]["logs"]
 
 
 async def test_files_in_and_out_of_a_training(both: Both, tmp_path: Path) -> None:

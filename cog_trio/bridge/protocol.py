@@ -153,6 +153,9 @@ class Described(FromWorker, frozen=True, tag="described"):
     versions: dict[str, str]  # python, python_sdk
     pid: int
     train_inputs: Inputs | None = None  # of the train callable; None: there is none
+    no_training: str | None = (
+        None  # why the train callable that Init names can't be run; None: it can, or none is named
+    )
 
 
 class Ready(FromWorker, frozen=True, tag="ready"):

@@ -117,6 +117,7 @@ class WorkerHandle:
         self.orchestrator: Orchestrator | None = None  # while READY
         self.schema: bytes | None = None  # the OpenAPI document, from Described on
         self.streaming = False
+        self.no_training: str | None = None  # why the train callable can't be run
         self.model_callables: dict[Mode, ModelCallable] = {}  # complete while READY
         self._number = number
         self._service_events = service_events
@@ -295,6 +296,7 @@ class WorkerHandle:
             log.warning("the worker dropped %d log lines within %d ms", event.count, event.interval_millis)
         elif isinstance(event, Described):
             self.streaming = event.streaming
+            self.no_training = event.no_training
             self.schema = bytes(event.schema)
             self.health.versions.update(event.versions)
         elif isinstance(event, WorkerGone):

@@ -22,6 +22,7 @@ from cog_trio.orchestrator.spawn import WorkerProcess
 from cog_trio.orchestrator.worker_handle import UNKNOWN, ModelCallable, WorkerHandle
 from cog_trio.state.health import RUNTIME_TARGET, HealthSnapshot, HealthState
 from cog_trio.state.internal_errors import Where, contain
+from cog_trio.state.refusals import ABSENT
 from cog_trio.state.service_events import ServiceEvents
 
 if TYPE_CHECKING:
@@ -173,6 +174,12 @@ class WorkerPool:
     @property
     def streaming(self) -> bool:
         return any(handle.streaming for handle in self._workers)
+
+    def absence(self, mode: Mode) -> str | None:
+        """Why the model has no callable of this kind, as a text for clients; None: it has, as far as it is known."""
+        if mode not in self.modes:
+            return ABSENT[mode]
+        return self._lead.no_training if mode is Mode.TRAIN else None
 
     def model_callable(self, mode: Mode) -> ModelCallable:
         """What is known of a callable of the model; complete while READY."""

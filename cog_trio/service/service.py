@@ -144,9 +144,9 @@ class PredictionService(PythonAPI):
         """The model offers its output as a stream."""
         return self._worker_pool.streaming
 
-    def serves(self, mode: Mode) -> bool:
-        """Whether the model has a callable of this kind, as far as its references tell."""
-        return mode in self._worker_pool.modes
+    def absence(self, mode: Mode) -> str | None:
+        """Why the model has no callable of this kind, as a text for clients; None: it has, as far as it is known."""
+        return self._worker_pool.absence(mode)
 
     @property
     def has_health_check(self) -> bool:
@@ -273,8 +273,8 @@ class PredictionService(PythonAPI):
         """
         model = self._worker_pool.model_callable(new.mode)
         try:
-            if not self.serves(new.mode):
-                raise NotOffered(new.id, new.mode)
+            if (absence := self.absence(new.mode)) is not None:
+                raise NotOffered(new.id, absence)
             if not self._worker_pool.ready or self.draining:
                 raise not_ready(self.health(), new.id)
             sent, echo = model.check(new.input if checked is None else checked, new.id)

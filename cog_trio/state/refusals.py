@@ -52,8 +52,8 @@ class SetupFailed(NotReady):
 class NotOffered(Rejected):
     """The model has no function of this kind (W26)."""
 
-    def __init__(self, id: str | None, mode: Mode) -> None:
-        super().__init__(id, ABSENT[mode])
+    def __init__(self, id: str | None, absence: str) -> None:
+        super().__init__(id, absence)
 
 
 class AlreadyRunning(Rejected):

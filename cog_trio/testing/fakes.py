@@ -122,6 +122,7 @@ class FakeWorker:
         self.streaming = False
         self.inputs: Inputs | None = Inputs("Input")
         self.train_inputs: Inputs | None = None
+        self.no_training: str | None = None
         self.wire = Wire()  # the control channel
         self.slots = [Wire()]
         self.status: int | None = None
@@ -236,6 +237,7 @@ class FakeWorker:
                 versions={"python": "3.11.0", "python_sdk": "0.0.0"},
                 pid=1,
                 train_inputs=self.train_inputs,
+                no_training=self.no_training,
             )
         )
 

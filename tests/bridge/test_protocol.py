@@ -92,10 +92,11 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
             versions={},
             pid=42,
             train_inputs=Inputs("TrainingInput"),
+            no_training="why",
         ),
         '{"type":"described","schema":{},"inputs":null,"kind":"async","concurrency":1,"has_healthcheck":false,'
         '"streaming":false,"versions":{},"pid":42,"train_inputs":{"component":"TrainingInput","fields":[],'
-        '"extra":false}}',
+        '"extra":false},"no_training":"why"}',
     ),
     (control_responses, Ready((SlotId(0), SlotId(1))), '{"type":"ready","slots":[0,1]}'),
     (control_responses, Ready((SLOT,), RAW(b"{}")), '{"type":"ready","slots":[0],"schema":{}}'),

@@ -86,7 +86,7 @@ async def test_W26_what_is_served_is_known_from_the_start(
     autojump_clock: Clock, model: str | None, train: str | None, modes: set[Mode]
 ) -> None:
     async with serving(model, train) as (service, _):
-        assert {mode for mode in Mode if service.serves(mode)} == modes
+        assert {mode for mode in Mode if service.absence(mode) is None} == modes
         for mode in Mode:
             with pytest.raises(NotReady if mode in modes else NotOffered) as refused:
                 service.create(NewPrediction(id="a", mode=mode))

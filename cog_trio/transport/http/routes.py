@@ -130,7 +130,7 @@ class Handlers:
         version = versions.get("python_sdk") or versions["coglet"]
         urls = dict(_URLS)
         for family in FAMILIES:
-            if self._service.serves(family.mode):
+            if self._service.absence(family.mode) is None:
                 urls |= family.urls
         return Response(
             200, bodies.encode({"cog_version": version, **{name: self._root + url for name, url in urls.items()}})
@@ -197,8 +197,8 @@ class Handlers:
         """Create a prediction in the step that reads its request; None for a stream, and for a large body."""
         if not self._is_plain(request):
             return None
-        if not self._service.serves(family.mode):
-            return _absent(family)
+        if (absence := self._service.absence(family.mode)) is not None:
+            return _absent(absence)
         try:
             body = self._decode(request, request.body or b"")
         except bodies.BadBody as refusal:
@@ -209,8 +209,8 @@ class Handlers:
         """The same by PUT, which joins a prediction that runs."""
         if not self._is_plain(request):
             return None
-        if not self._service.serves(family.mode):
-            return _absent(family)
+        if (absence := self._service.absence(family.mode)) is not None:
+            return _absent(absence)
         try:
             body = self._decode(request, request.body or b"")
         except bodies.BadBody as refusal:
@@ -225,8 +225,8 @@ class Handlers:
 
     async def create(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
         """What ``create_now`` leaves, and all creates over HTTP/2."""
-        if not self._service.serves(family.mode):
-            return _absent(family)
+        if (absence := self._service.absence(family.mode)) is not None:
+            return _absent(absence)
         try:
             body = await self._body(request)
         except bodies.BadBody as refusal:
@@ -235,8 +235,8 @@ class Handlers:
 
     async def put(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
         """What ``put_now`` leaves, and all over HTTP/2."""
-        if not self._service.serves(family.mode):
-            return _absent(family)
+        if (absence := self._service.absence(family.mode)) is not None:
+            return _absent(absence)
         try:
             body = await self._body(request)
         except bodies.BadBody as refusal:
@@ -463,8 +463,8 @@ def _probe(health: HealthSnapshot, good: Callable[[HealthSnapshot], bool]) -> Re
     return Response(200 if good(health) else 503, bodies.encode(body | {"draining": True} if health.draining else body))
 
 
-def _absent(family: RouteFamily) -> Response:
-    return Response(404, bodies.encode({"error": family.absent}))
+def _absent(absence: str) -> Response:
+    return Response(404, bodies.encode({"error": absence}))
 
 
 def _no_streaming(family: RouteFamily, id: str | None) -> Response:

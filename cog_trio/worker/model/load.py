@@ -89,6 +89,7 @@ class LoadedModels:
     predict: LoadedModel | None
     train: LoadedModel | None
     document: dict[str, Any]
+    no_training: str | None = None  # why a train callable that was named is left out
 
     @property
     def main(self) -> LoadedModel:
@@ -127,7 +128,10 @@ def load_model(ref: str | None, *, train: bool = False, max_concurrency: int | N
 
 
 def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurrency: int | None = None) -> LoadedModels:
-    """Load the prediction, the training, or both; a file and a class named by both references are taken once."""
+    """Load the prediction, the training, or both; a file and a class named by both references are taken once.
+
+    A training that can't run in a worker beside the prediction is left out, with a warning: predictions are served.
+    """
     if predict_ref is None and train_ref is None:
         raise ValueError("no model reference: set COG_PREDICT_TYPE_STUB, or run: in cog.yaml, to file.py:Name")
     folder = os.getcwd()
@@ -140,36 +144,35 @@ def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurren
         train = loader.train_target(predict.instance)
     else:
         train = loader.train_ref(train_ref)
+    for target in (predict, train):
+        if target is not None and target.is_trio and not target.is_async:
+            raise TypeError(f"{target.name}() is marked @cog.trio, so it must be async def")
+    no_training = None
+    if predict is not None and train is not None and (why := _obstacle_to_training(predict, train)) is not None:
+        no_training = f"Trainings can't run: {why}"
+        notice(no_training, about=train.function)
+        train = None
     targets = [(mode, target) for mode, target in ((PREDICT, predict), (TRAIN, train)) if target is not None]
     described = _describe(targets)
-    _check_kinds(predict, train)
     shared = train is not None and predict is not None and train.instance is predict.instance
     made: dict[SchemaMode, LoadedModel] = {
         mode: _model(mode, target, described, max_concurrency, own_setup=not (shared and mode is TRAIN))
         for mode, target in targets
     }
-    return LoadedModels(made.get(PREDICT), made.get(TRAIN), described.document)
+    return LoadedModels(made.get(PREDICT), made.get(TRAIN), described.document, no_training)
 
 
-def _check_kinds(predict: loader.LoadedCallable | None, train: loader.LoadedCallable | None) -> None:
-    """One worker runs both.
-
-    Raises:
-      TypeError: if it can't, telling what to change.
-    """
-    for target in (predict, train):
-        if target is not None and target.is_trio and not target.is_async:
-            raise TypeError(f"{target.name}() is marked @cog.trio, so it must be async def")
-    if predict is None or train is None:
-        return
+def _obstacle_to_training(predict: loader.LoadedCallable, train: loader.LoadedCallable) -> str | None:
+    """Why one worker can't run both, and what to change; None if it can. A worker has one event loop, of one kind."""
     if predict.is_async and not train.is_async:
-        raise TypeError(f"{train.name}() must be async def like {predict.name}(): one worker runs both")
+        return f"{train.name}() must be async def like {predict.name}(), since one worker runs both"
     if predict.is_trio is not train.is_trio:
         marked, other = (predict, train) if predict.is_trio else (train, predict)
-        raise TypeError(
-            f"{marked.name}() is marked @cog.trio, so {other.name}() must be async def and marked too: "
-            "one worker runs both, on one event loop"
+        return (
+            f"{marked.name}() is marked @cog.trio, so {other.name}() must be async def and marked too, "
+            "since one worker runs both on one event loop"
         )
+    return None
 
 
 def _kind(target: loader.LoadedCallable) -> Kind:
@@ -248,7 +251,7 @@ def _model(
     return LoadedModel(
         call=target.call,
         kind=_kind(target),
-        concurrency=_concurrency(target, max_concurrency),
+        concurrency=_concurrency(target, None if mode is TRAIN and not target.is_async else max_concurrency),
         streaming=signature.streaming,
         document=described.document,
         parameters=inputs.parameters,

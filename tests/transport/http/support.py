@@ -22,7 +22,7 @@ from cog_trio.state.event_log import Subscription
 from cog_trio.state.health import HealthSnapshot
 from cog_trio.state.new_prediction import NewPrediction
 from cog_trio.state.prediction import Bounds, Prediction
-from cog_trio.state.refusals import SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
+from cog_trio.state.refusals import ABSENT, SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
 from cog_trio.state.service_events import Callback, Statistics
 from cog_trio.state.status import Fact, Outcome, Status
 from cog_trio.transport.http.protocol.connection import App, serve_connection
@@ -151,8 +151,8 @@ class FakeService:
     def observe(self, callback: Callback) -> Callable[[], None]:
         return lambda: None  # nothing ever happens to it
 
-    def serves(self, mode: Mode) -> bool:
-        return mode in self.modes
+    def absence(self, mode: Mode) -> str | None:
+        return None if mode in self.modes else ABSENT[mode]
 
     def admit(self, id: str | None = None, mode: Mode = Mode.PREDICT) -> None:
         self.asked = mode

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from cog_trio.bridge.protocol import Mode
-from cog_trio.state.refusals import ABSENT
 
 
 class RouteFamily(NamedTuple):
@@ -20,10 +19,6 @@ class RouteFamily(NamedTuple):
     streams: bool  # offered to clients where the model streams
     no_streaming: str
     id_mismatch: str
-
-    @property
-    def absent(self) -> str:
-        return ABSENT[self.mode]
 
     @property
     def urls(self) -> dict[str, str]:
