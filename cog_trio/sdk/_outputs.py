@@ -26,12 +26,8 @@ from ._input_types import OBJECT, SCALARS, SECRET, URI, Fragment
 from .model import BaseModel, is_class_variable
 from .types import AsyncConcatenateIterator, ConcatenateIterator, File, Secret
 
-ITERATORS: Final = (
-    collections.abc.Iterator,
-    collections.abc.AsyncIterator,
-    collections.abc.Generator,
-    collections.abc.AsyncGenerator,
-)
+GENERATORS: Final = (collections.abc.Generator, collections.abc.AsyncGenerator)
+ITERATORS: Final = (collections.abc.Iterator, collections.abc.AsyncIterator, *GENERATORS)
 CONCATENATE: Final = (ConcatenateIterator, AsyncConcatenateIterator)
 POSSIBLE: Final = (
     "str, int, float, bool, Path, File, Secret, Any, dict, list, a BaseModel, TypedDict or dataclass, Literal, Enum, "
@@ -69,28 +65,34 @@ def read_output(annotation: Any, space: Namespace) -> Fragment:
             "import it outside of TYPE_CHECKING, or write Annotated[..., Opaque] for any JSON object"
         )
     members, nullable = options(annotation, space)
-    if len(members) == 1 and get_args(members[0].type) and not members[0].opaque and not nullable:
-        kind = get_origin(members[0].type)
+    if len(members) == 1 and not members[0].opaque and not nullable:
+        found = members[0].type
+        kind, arguments = get_origin(found) or found, get_args(found)
         if kind in CONCATENATE:
-            return _concatenated(members[0].type, space)
+            _check_concatenated(found, arguments, space)
+            return {**_iterator({"type": "string"}), "x-cog-array-display": "concatenate"}
+        if kind in GENERATORS and not arguments:
+            return _iterator({"type": "string"})
         if kind in ITERATORS:
-            items = _single(get_args(members[0].type)[0], space, ())
-            return {"type": "array", "items": items, "x-cog-array-type": "iterator"}
+            return _iterator(_single(arguments[0], space, ()) if arguments else {})
     return _alternatives(annotation, space, ())
 
 
-def _concatenated(annotation: Any, space: Namespace) -> Fragment:
-    members, nullable = options(get_args(annotation)[0], space)
-    if nullable or [member.type for member in members] != [str]:
+def _check_concatenated(annotation: Any, arguments: tuple[Any, ...], space: Namespace) -> None:
+    """Without an argument it is taken for one of texts.
+
+    Raises:
+      UnsupportedOutputType: its items are no texts.
+    """
+    members, nullable = options(arguments[0], space) if arguments else ([], False)
+    if nullable or any(member.type is not str for member in members):
         raise UnsupportedOutputType(
             annotation, ": only texts can be concatenated, write ConcatenateIterator[str] or Iterator[T]"
         )
-    return {
-        "type": "array",
-        "items": {"type": "string"},
-        "x-cog-array-type": "iterator",
-        "x-cog-array-display": "concatenate",
-    }
+
+
+def _iterator(items: Fragment) -> Fragment:
+    return {"type": "array", "items": items, "x-cog-array-type": "iterator"}
 
 
 def _alternatives(annotation: Any, space: Namespace, within: tuple[Any, ...]) -> Fragment:

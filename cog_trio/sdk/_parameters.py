@@ -30,6 +30,9 @@ MISSING: Final = _Missing.MISSING
 """Stands for a default that was not given: ``None`` is one that can be."""
 
 
+FAULT_END: Final = ";\n"  # a line each, and good to read where a text must be one line
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One input of a callable, resolved.
@@ -61,6 +64,8 @@ class Parameter:
     """As the author wrote it, never to be handed out itself (W2): `MISSING`, or any Python value."""
     positional: bool = False
     """Positional-only: goes into ``args``."""
+    python_name: str = ""
+    """What the function calls it, if something else: of a private ``__x`` in a class ``C`` Python makes ``_C__x``."""
     fragment: Mapping[str, Any] = field(default_factory=dict)
     """Its property in the document but for ``x-order``. With choices it says nothing of the type: the document gives
     these a component of their own, see `choice_type`."""
@@ -91,8 +96,8 @@ class _Faults:
 
     def raise_if_any(self) -> None:
         if self.texts:
-            hint = f"; supported: {UnsupportedInputType.POSSIBLE}" if self.unsupported else ""
-            raise self.kind("; ".join(self.texts) + hint)
+            hint = [f"supported: {UnsupportedInputType.POSSIBLE}"] if self.unsupported else []
+            raise self.kind(FAULT_END.join([*self.texts, *hint]))
 
 
 def read_inputs(function: Callable[..., Any], space: Namespace) -> Parameters:
@@ -104,6 +109,7 @@ def read_inputs(function: Callable[..., Any], space: Namespace) -> Parameters:
     found: list[Parameter] = []
     faults = _Faults()
     extra = False
+    private = _private_prefix(function)
     for raw in signature(function).parameters.values():
         if raw.kind is raw.VAR_KEYWORD:
             extra = True
@@ -111,15 +117,23 @@ def read_inputs(function: Callable[..., Any], space: Namespace) -> Parameters:
             notice(f"*{raw.name} is ignored: inputs have names, so nothing can reach it")
         else:
             try:
-                found.append(_read(raw, space))
+                found.append(_read(raw, space, private))
             except (TypeError, ValueError) as error:
                 faults.add(error)
     faults.raise_if_any()
     return Parameters(tuple(found), extra)
 
 
-def _read(raw: inspect.Parameter, space: Namespace) -> Parameter:
+def _private_prefix(function: Callable[..., Any]) -> str | None:
+    """What Python puts before a private name in the class that a method was written in."""
+    name = getattr(inspect.unwrap(function), "__qualname__", "").rpartition(".")[0].rpartition(".")[2].lstrip("_")
+    return f"_{name}__" if name.isidentifier() else None
+
+
+def _read(raw: inspect.Parameter, space: Namespace, private: str | None) -> Parameter:
     name = raw.name
+    if private is not None and name.startswith(private):
+        name = "__" + name.removeprefix(private)
     if raw.annotation is raw.empty:
         raise TypeError(f"parameter {name!r} has no type annotation; write for example {name}: str, or {name}: Any")
     annotation = space.evaluate(raw.annotation)
@@ -140,6 +154,7 @@ def _read(raw: inspect.Parameter, space: Namespace) -> Parameter:
         literal=shape.literal,
         default=info.default if given else MISSING,
         positional=raw.kind is raw.POSITIONAL_ONLY,
+        python_name="" if raw.name == name else raw.name,
         fragment=dict(shape.fragment),
     )
     parameter = constraints.apply(parameter, shape, info)

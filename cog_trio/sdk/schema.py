@@ -15,12 +15,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-from ._annotations import of_function, signature
+from ._annotations import of_function, options, signature
 from ._decorators import STREAMING
 from ._document import PREDICT, TRAIN, SchemaMode, Signature, document
+from ._input_types import SCALARS
 from ._notice import notice
 from ._outputs import is_stream, read_output
-from ._parameters import MISSING, InputKind, Parameter, Parameters, read_inputs
+from ._parameters import FAULT_END, MISSING, InputKind, Parameter, Parameters, read_inputs
+from .input import FieldInfo
 
 __all__ = [
     "MISSING",
@@ -51,6 +53,7 @@ def describe_signature(function: Callable[..., Any], *, owner: type | None = Non
     inputs, output = Parameters(()), dict[str, Any]()
     streaming = marked(function, STREAMING) is not None
     try:
+        _check_self(function, name)
         inputs = read_inputs(function, space)
     except (TypeError, ValueError) as error:
         errors.append(error)
@@ -68,8 +71,23 @@ def describe_signature(function: Callable[..., Any], *, owner: type | None = Non
         errors.append(error)
     if errors:
         kind = TypeError if any(isinstance(error, TypeError) for error in errors) else ValueError
-        raise kind("; ".join(str(error) for error in errors))
+        raise kind(FAULT_END.join(str(error) for error in errors))
     return Signature(inputs, output, streaming)
+
+
+def _check_self(function: Callable[..., Any], name: str) -> None:
+    """A method whose author forgot ``self`` takes the object for its first input.
+
+    Raises:
+      TypeError: telling how to write it.
+    """
+    if not inspect.ismethod(function) or inspect.isclass(function.__self__):
+        return
+    first = next(iter(signature(function.__func__).parameters.values()), None)
+    if first is not None and first.kind is not first.VAR_POSITIONAL and first.annotation is not first.empty:
+        members, _ = options(first.annotation, of_function(_definition(function)))
+        if any(member.type in SCALARS for member in members) or isinstance(first.default, FieldInfo):
+            raise TypeError(f"{name}() is a method without self: write {name}(self, {first.name}: ...)")
 
 
 def marked(function: Any, mark: str) -> Any:

@@ -78,7 +78,8 @@ class LoadedModel:
                 kwargs.pop(name, None)
                 args.append(value)
             else:
-                kwargs[name] = value
+                kwargs.pop(name, None)
+                kwargs[parameter.python_name or name] = value
         return args, kwargs
 
 

@@ -364,8 +364,46 @@ def test_one_instance_for_both_references_to_one_class(models: Models) -> None:
 @pytest.mark.covers("D18")
 def test_D18_sync_training_beside_an_async_run(models: Models) -> None:
     file = models.write(PRELUDE + ASYNC.format("") + "def train(x: int) -> int: ...\n")
-    with pytest.raises(TypeError, match="async def"):
-        load_models(f"{file}:Runner", f"{file}:train")
+    with pytest.warns(UserWarning, match="train.. must be async def like run"):
+        models_of_both = load_models(f"{file}:Runner", f"{file}:train", max_concurrency=32)
+    assert models_of_both.predict is not None
+    assert models_of_both.predict.concurrency == 32
+    assert models_of_both.train is None
+    assert "TrainingInput" not in models_of_both.document["components"]["schemas"]
+    alone = load_models(None, f"{file}:train", max_concurrency=32).train
+    assert alone is not None
+    assert alone.concurrency == 1, "concurrency.max is not meant for it"
+
+
+@pytest.mark.parametrize("annotation", ["ConcatenateIterator", "Iterator", "Generator"])
+def test_a_bare_iterator_is_a_stream(models: Models, annotation: str) -> None:
+    """Of texts; of ``Iterator`` nobody knows."""
+    code = (
+        f"from typing import *\nfrom cog import *\nclass Runner(BaseRunner):\n    def run(self) -> {annotation}:\n"
+        "        yield 'a'\n"
+    )
+    output = models.load(code).document["components"]["schemas"]["Output"]
+    assert output["x-cog-array-type"] == "iterator"
+    assert output["items"] == ({} if annotation == "Iterator" else {"type": "string"})
+    assert ("x-cog-array-display" in output) is (annotation == "ConcatenateIterator")
+
+
+def test_a_private_parameter_has_the_name_that_its_author_wrote(models: Models) -> None:
+    model = models.load(
+        "class _Runner:\n    def run(self, __weights: str = 'w', n: int = 1) -> str:\n        return __weights * n\n"
+        "Runner = _Runner\n"
+    )
+    assert [field.name for field in model.inputs.fields] == ["__weights", "n"]
+    args, kwargs = model.bind({"__weights": "x", "n": 2})
+    assert model.call(*args, **kwargs) == "xx"
+    args, kwargs = model.bind({})
+    assert model.call(*args, **kwargs) == "w"
+
+
+def test_a_method_without_self_is_told(models: Models) -> None:
+    with pytest.raises(TypeError, match=r"run\(\) is a method without self: write run\(self, n: \.\.\.\)"):
+        models.load("class Runner:\n    def run(n: int) -> str: ...\n")
+    assert models.load("class Runner:\n    def run(this, n: int) -> str: ...\n").parameters[0].name == "n"
 
 
 def test_the_parents_table(models: Models) -> None:
