@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,6 +23,10 @@ FILE: Final = "cog.yaml"
 KEYS: Final = ("run", "predict", "train", "concurrency", "environment")
 BUILD_KEYS: Final = ("build", "image", "model", "weights", "tests")  # of Cog, without a meaning at run time
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RESERVED: Final = re.compile(  # variables of the image or its platform; those that Cog lets nobody set
+    r"PATH|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|PYTHONUNBUFFERED|LIBRARY_PATH|HF_ENDPOINT|HF_HUB_ENABLE_HF_TRANSFER"
+    r"|(R8|REPLICATE|CUDA|NVIDIA|NV|PGET|KUBERNETES)_.*"
+)
 UNFIT: Final = re.compile("[\0\ud800-\udfff]")  # what no variable can hold
 MODEL_FILES: Final = ("predict.py", "run.py", "model.py", "main.py")  # what the file of a model is usually called
 REFERENCE: Final = "a text like run.py:Runner"
@@ -98,13 +102,28 @@ def find_model(model: str, *, train_only: bool = False, config_file: str | None 
     inside = str(file.relative_to(yaml.parent))
     if ":" in inside:
         raise BadModel(f"the name of {_shown(path)} holds a colon, which stands before a class")
-    config = load_config(yaml) if yaml.is_file() else Config()
+    config = _config_beside(yaml, asked_for=config_file is not None)
     reference = f"{inside}:{name}" if name else inside
     return (
         ModelTarget(yaml.parent, None, reference, config)
         if train_only
         else ModelTarget(yaml.parent, reference, config.train, config)
     )
+
+
+def _config_beside(yaml: Path, *, asked_for: bool) -> Config:
+    """What the cog.yaml says that a model has in its folder. One that can't be used is no obstacle to a model that is
+    named outright.
+
+    Raises:
+      BadModel: it can't be used, and was asked for.
+    """
+    try:
+        return load_config(yaml) if yaml.is_file() else Config()
+    except BadModel as error:
+        if asked_for:
+            raise
+        return Config(warnings=(f"{error}; the file is left out, since the model is named without it",))
 
 
 def load_config(path: Path) -> Config:
@@ -120,7 +139,7 @@ def load_config(path: Path) -> Config:
 
 
 def environment(mark: SourceMark | None) -> dict[str, str]:
-    """A list of ``NAME=value``.
+    """A list of ``NAME=value``, without those names that are reserved.
 
     Raises:
       BadFile: it is no such list, or a name stands twice.
@@ -133,7 +152,15 @@ def environment(mark: SourceMark | None) -> dict[str, str]:
         if name in pairs:
             entry.wrong(f"sets {name} a second time")
         pairs[name] = value
-    return pairs
+    return {name: value for name, value in pairs.items() if not RESERVED.fullmatch(name)}
+
+
+def reserved_names(mark: SourceMark | None) -> Iterator[str]:
+    """A warning for each variable that ``environment`` leaves out."""
+    for entry in mark.items() if mark is not None else ():
+        name = entry.raw.partition("=")[0]
+        if RESERVED.fullmatch(name):
+            yield f"{entry.path}:{entry.line}: environment sets {name}, which belongs to the image: it is left out"
 
 
 def reference(mark: SourceMark | None) -> str | None:
@@ -156,28 +183,42 @@ def reference(mark: SourceMark | None) -> str | None:
 def _config(document: SourceMark) -> Config:
     fields = document.fields("a mapping, like run: run.py:Runner")
     document.slips(fields, KEYS, BUILD_KEYS)
+    _check_age(fields)
     run, predict, train = (reference(fields.get(key)) for key in ("run", "predict", "train"))
     if run is not None and predict is not None:
         fields["predict"].wrong("is the older spelling of run, and both are there: keep run")
-    warnings: tuple[str, ...] = ()
-    if predict is not None:
-        mark = fields["predict"]
-        warnings = (f"{mark.path}:{mark.line}: predict is the older spelling of run",)
+    variables = fields.get("environment")
     return Config(
         run if predict is None else predict,
         train,
         _concurrency(fields.get("concurrency")),
-        environment(fields.get("environment")),
-        warnings,
+        environment(variables),
+        tuple(reserved_names(variables)),
     )
+
+
+def _check_age(fields: Mapping[str, SourceMark]) -> None:
+    """Name the format of Cog before 0.1 as what it is.
+
+    Raises:
+      BadFile: it is that.
+    """
+    variables, model = fields.get("environment"), fields.get("model")
+    if variables is not None and variables.is_a("map"):
+        variables.wrong("is a mapping, as before Cog 0.1: its keys are those of build now, and model is run")
+    if model is not None and model.is_a("str") and not fields.keys() & {"run", "predict", "train"}:
+        model.wrong(f"names the model as before Cog 0.1: write run: {model.raw}, for a class with a method run")
 
 
 def _concurrency(section: SourceMark | None) -> int | None:
     if section is None:
         return None
-    fields = section.fields("a mapping, with concurrency.max in it")
-    section.slips(fields, ("max",), ("default_target",))
-    mark = fields.get("max")
+    if section.is_a("int"):
+        mark: SourceMark | None = section
+    else:
+        fields = section.fields("a mapping, with concurrency.max in it")
+        section.slips(fields, ("max",), ("default_target",))
+        mark = fields.get("max")
     if mark is None or mark.empty:
         return None
     value = mark.value() if mark.is_a("int") else None

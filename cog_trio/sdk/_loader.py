@@ -20,7 +20,7 @@ from typing import Any, Final, get_origin
 
 from ._annotations import of_function, options, signature
 from ._decorators import CONCURRENT, TRIO, is_async
-from ._notice import notice
+from ._notice import notice, old_names
 from ._runner import BasePredictor, BaseRunner
 from .types import File, Path
 
@@ -229,7 +229,7 @@ def _choose(module: types.ModuleType, file: str, train: bool) -> Any:
                 notice(f"{file} defines Runner and Predictor; Runner is used")
             return runner
     if has_predictor:
-        notice(f"{file}: the class name Predictor is deprecated, call it Runner", DeprecationWarning, module.Predictor)
+        old_names.append("class Predictor")
         return module.Predictor
     assert fault is not None
     raise fault
@@ -268,11 +268,10 @@ def method_name(cls: type, *, quiet: bool = False) -> str:
     if not run and not predict:
         raise ValueError(f"{cls.__name__}: run or predict method not found; define run()")
     if not quiet:
-        owner: Any = cls
         if predict:
-            notice(f"{cls.__name__}.predict() is deprecated, rename it to run()", DeprecationWarning, owner.predict)
+            old_names.append("predict()")
         if BasePredictor in cls.__mro__:
-            notice(f"{cls.__name__}: BasePredictor is deprecated, derive from BaseRunner", DeprecationWarning, cls)
+            old_names.append("BasePredictor")
     return "run" if run else "predict"
 
 

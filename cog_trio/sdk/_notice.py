@@ -7,6 +7,17 @@ import warnings
 from contextlib import suppress
 from typing import Any
 
+old_names: list[str] = []  # deprecated names of Cog that the model uses, as far as it is loaded
+
+
+def notice_old_names() -> None:
+    """Tell of all deprecated names in one line."""
+    if old_names:
+        names = ", ".join(dict.fromkeys(old_names))
+        text = f"old names of Cog are used ({names}); cog-trio doctor tells where and what to write"
+        notice(text, DeprecationWarning)
+        old_names.clear()
+
 
 def notice(text: str, category: type[Warning] = UserWarning, about: Any = None) -> None:
     """Warn the author of a model; shown whatever filters are set, since nobody reruns a container to see it.

@@ -96,8 +96,8 @@ class _Faults:
 
     def raise_if_any(self) -> None:
         if self.texts:
-            hint = [f"supported: {UnsupportedInputType.POSSIBLE}"] if self.unsupported else []
-            raise self.kind(FAULT_END.join([*self.texts, *hint]))
+            hint = f"; supported: {UnsupportedInputType.POSSIBLE}" if self.unsupported else ""
+            raise self.kind(FAULT_END.join(self.texts) + hint)
 
 
 def read_inputs(function: Callable[..., Any], space: Namespace) -> Parameters:

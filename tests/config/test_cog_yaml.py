@@ -69,7 +69,34 @@ def test_what_cog_yaml_does_not_name(folder: Path, text: str, train_only: bool, 
 def test_predict_is_the_older_spelling(folder: Path) -> None:
     config = load_config(_yaml(folder, "predict: predict.py:Predictor\n"))
     assert config.predict == "predict.py:Predictor"
-    assert len(config.warnings) == 1
+    assert config.warnings == (), "doctor tells it, not each start"
+
+
+@pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME", "NVIDIA_X"])
+def test_a_reserved_variable_is_left_out_by_name(folder: Path, name: str) -> None:
+    config = load_config(_yaml(folder, f"environment:\n  - A=1\n  - {name}=/x\n"))
+    assert config.environment == {"A": "1"}
+    (warning,) = config.warnings
+    assert warning.endswith(f"cog.yaml:3: environment sets {name}, which belongs to the image: it is left out")
+
+
+def test_concurrency_may_be_the_number_alone(folder: Path) -> None:
+    assert load_config(_yaml(folder, "concurrency: 32\n")).max_concurrency == 32
+
+
+def test_a_bad_cog_yaml_is_no_obstacle_to_a_model_that_is_named(folder: Path) -> None:
+    """Unless the file was asked for."""
+    yaml = _yaml(folder, "run: [a, b]\n")
+    (folder / "m.py").write_text("")
+    target = find_model(str(folder / "m.py"))
+    assert (target.folder, target.predict) == (folder, "m.py")
+    (warning,) = target.config.warnings
+    assert "cog.yaml:1: run must be a text like run.py:Runner" in warning
+    assert "is left out" in warning
+    with pytest.raises(BadModel, match="must be a text"):
+        find_model(str(folder))
+    with pytest.raises(BadModel, match="must be a text"):
+        find_model(str(folder / "m.py"), config_file=str(yaml))
 
 
 def test_environment_of_cog_yaml_gives_way_to_what_is_set(folder: Path) -> None:
@@ -124,13 +151,15 @@ def test_colon_in_a_folder_name_is_refused(folder: Path) -> None:
         ("run: missing.py:Runner\n", "no such file"),
         ("Run: predict.py\n", "cog.yaml:1: Run is no key of this file: did you mean run?"),
         ("run: predict.py\n\nenviroment: []\n", "cog.yaml:3: enviroment is no key .* environment"),
-        ("run: predict.py\nconcurrency: 3\n", "cog.yaml:2: concurrency must be a mapping, with concurrency.max in it"),
+        ("run: predict.py\nconcurrency: x\n", "cog.yaml:2: concurrency must be a mapping, with concurrency.max in it"),
+        ("run: predict.py\nconcurrency: 0\n", "cog.yaml:2: concurrency must be a whole number, 1 or more, not '0'"),
+        ("model: infer.py:Model\n", "cog.yaml:1: model names the model as before Cog 0.1: write run: infer.py:Model"),
         ("run: predict.py\nconcurrency:\n  max: 0\n", "cog.yaml:3: concurrency.max must be .* not '0'"),
         ("run: predict.py\nconcurrency: {max: true}\n", "concurrency.max must be a whole number"),
         ("run: predict.py\nconcurrency: {max: '3'}\n", "concurrency.max must be a whole number"),
         ("run: predict.py\nconcurrency: {max: [3]}\n", "concurrency.max .* not a list or mapping"),
         ("run: predict.py\nconcurrency: {Max: 3}\n", "concurrency.Max is no key .* max"),
-        ("run: predict.py\nenvironment: {A: b}\n", "environment must be a list of NAME=value"),
+        ("run: predict.py\nenvironment: {A: b}\n", "environment is a mapping, as before Cog 0.1"),
         ("run: predict.py\nenvironment: [A]\n", "NAME=value"),
         ('run: predict.py\nenvironment: ["A=\\0"]\n', "NAME=value"),
         ('run: predict.py\nenvironment: ["A=\\ud800"]\n', "NAME=value"),

@@ -58,13 +58,13 @@ async def test_a_folder_says_all_in_its_cog_yaml(
 ) -> None:
     (folder / "cog.yaml").write_text(
         "predict: predict.py:Runner\ntrain: train.py:train\nconcurrency: {max: 3}\n"
-        "environment: [ONE=file, TWO=file, THREE=file]\n"
+        "environment: [ONE=file, TWO=file, THREE=file, PATH=file]\n"
     )
     monkeypatch.setenv("TWO", "ours")
     seen = await opened(folder, spawned, environment={"THREE": "given"})
     assert (seen["cwd"], seen["slots"], len(seen["modes"])) == (str(folder), 3, 2)
     assert (seen["env"]["ONE"], seen["env"].get("TWO"), seen["env"]["THREE"]) == ("file", None, "given")
-    assert "predict is the older spelling of run" in caplog.text
+    assert "environment sets PATH" in caplog.text
 
 
 async def test_the_current_folder_and_settings_before_cog_yaml(folder: Path, spawned: list[Any]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cog_trio.cli.dockerfile.requirements import NAME, normalized, read_requirements
-from cog_trio.config.cog_yaml import BUILD_KEYS, FILE, KEYS, Config, environment, load_config
+from cog_trio.config.cog_yaml import BUILD_KEYS, FILE, KEYS, Config, environment, load_config, reserved_names
 from cog_trio.config.yaml_source import SourceMark, read_yaml
 
 PYTHON: Final = "3.13"  # where cog.yaml names none, as Cog has it
@@ -40,10 +40,6 @@ IGNORED: Final[Mapping[str, str]] = {
     "python_overrides": "not supported; pin the versions in the requirements",
     "fast": "has no meaning here",
 }
-REFUSED: Final = re.compile(
-    r"PATH|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|PYTHONUNBUFFERED|LIBRARY_PATH|HF_ENDPOINT|HF_HUB_ENABLE_HF_TRANSFER"
-    r"|(R8|REPLICATE|CUDA|NVIDIA|NV|PGET|KUBERNETES)_.*"
-)  # what Cog lets nobody set
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ def read_build(folder: Path) -> Build:
         tuple(_commands(fields.get("run"))),
         _one_line(fields.get("environment")),
         _truth(fields.get("gpu")),
-        (*config.warnings, *_warnings(top, fields, config)),
+        (*config.warnings, *_warnings(fields)),
         tuple(_unknown(top, fields)),
     )
 
@@ -201,7 +197,7 @@ def _truth(mark: SourceMark | None) -> bool:
     return bool(mark.value())
 
 
-def _warnings(top: Mapping[str, SourceMark], fields: Mapping[str, SourceMark], config: Config) -> Iterator[str]:
+def _warnings(fields: Mapping[str, SourceMark]) -> Iterator[str]:
     for name, mark in fields.items():
         where = f"{mark.path}:{mark.line}: {mark.key}"
         if name in IGNORED and not mark.empty:
@@ -210,9 +206,7 @@ def _warnings(top: Mapping[str, SourceMark], fields: Mapping[str, SourceMark], c
             yield f"{where}: the image has no CUDA of its own; a wheel brings it, or a base image (--base)"
         elif name == "python_version" and mark.is_a("float"):
             yield f"{where}: write it in quotes, other readers take {mark.raw} for a number"
-    for name in config.environment:
-        if REFUSED.fullmatch(name):
-            yield f"{top['environment'].path}:{top['environment'].line}: cog build refuses to set {name}"
+    yield from reserved_names(fields.get("environment"))
 
 
 def _unknown(top: Mapping[str, SourceMark], fields: Mapping[str, SourceMark]) -> Iterator[str]:

@@ -59,8 +59,8 @@ def command(model: str, fix: bool, setup: bool) -> int:
         print(finding)
     kinds: list[str] = [finding.kind for finding in found]
     if PROBLEM not in kinds:
-        cause, place = _examine(replace(make_plan(model, {}, terminal=False), warnings=()), setup)
-        if cause is not None:
+        causes, place = _examine(replace(make_plan(model, {}, terminal=False), warnings=()), setup)
+        for cause in causes:
             advice = missing_package_advice(cause, target.folder)
             said = " ".join(cause.split()) + (f"; {advice}" if advice else "")
             print(f"{place or target.predict or target.train}: {PROBLEM}: {said}")
@@ -68,23 +68,28 @@ def command(model: str, fix: bool, setup: bool) -> int:
     return _verdict(model, kinds, setup)
 
 
-def _examine(plan: LaunchPlan, setup: bool) -> tuple[str | None, str | None]:
-    """Why the model does not load, or with ``setup`` can't be set up, and where; None if it does. What it printed
-    meanwhile goes to stderr if so, or if it was set up; of an import without the traceback, if its place is told. A
-    signal ends us at once, and our guardian the worker."""
+def _examine(plan: LaunchPlan, setup: bool) -> tuple[list[str], str | None]:
+    """All reasons why the model does not load, or with ``setup`` can't be set up, and the place in its code.
+
+    If there are any, or if it was set up, what it printed goes to stderr; the traceback of an import only where its
+    place could not be told. A signal ends us at once, and our guardian the worker.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with plan.spawn() as process:
         from cog_trio.cli.schema.describe_model import load_model_schema
 
         loaded = load_model_schema(plan, process, setup=setup)
     printed, place = loaded.printed, None
+    if loaded.faults:
+        sys.stderr.write(printed.removesuffix("\n".join([*loaded.faults, ""])))
+        return [fault.removesuffix(";") for fault in loaded.faults], None
     if loaded.cause is not None:
         before, found, trace = printed.rpartition(TRACEBACK)
         place = _place(trace, plan.folder) if found else None
         printed = before if place and not setup else printed  # setup fails deep in libraries: it stays
     if setup or loaded.cause is not None:
         sys.stderr.write(printed)
-    return loaded.cause, place
+    return [] if loaded.cause is None else [loaded.cause], place
 
 
 def _place(trace: str, folder: str) -> str | None:

@@ -36,6 +36,7 @@ class Loaded(NamedTuple):
     document: bytes
     printed: str  # by the model, meanwhile
     cause: str | None = None  # why there is no document
+    faults: tuple[str, ...] = ()  # the lines of the cause, if it has several; they are printed too
 
 
 def load_model_schema(plan: LaunchPlan, process: WorkerProcess, *, setup: bool = False) -> Loaded:
@@ -49,8 +50,11 @@ def load_model_schema(plan: LaunchPlan, process: WorkerProcess, *, setup: bool =
     init = Init(plan.predict, plan.train, max_concurrency=plan.settings.max_concurrency, describe=not setup)
     try:
         return Loaded(trio.run(_describe, plan, process, init, on_event), "".join(heard))
-    except NeverReady as error:  # a trace without a place says no more than the cause
-        return Loaded(b"", "".join(heard).removesuffix(f"{error}\n"), str(error))
+    except NeverReady as error:
+        printed = "".join(heard)
+        if printed.endswith(f"{error}\n"):  # a trace without a place says no more than the cause
+            return Loaded(b"", printed.removesuffix(f"{error}\n"), str(error))
+        return Loaded(b"", printed, str(error), _faults(printed, str(error)))
     except OSError as error:  # no descriptors are left, for instance
         return Loaded(b"", "".join(heard), f"the worker can't be used: {error}")
 
@@ -59,11 +63,13 @@ def print_schema(plan: LaunchPlan, process: WorkerProcess, *, as_table: bool = F
     """Print the document, or its inputs ``as_table``; the exit code."""
     for warning in plan.warnings:
         print(f"{plan.name}: warning: {warning}", file=sys.stderr)
-    document, printed, cause = load_model_schema(plan, process)
-    sys.stderr.write(printed)
+    loaded = load_model_schema(plan, process)
+    document = loaded.document
+    sys.stderr.write(loaded.printed)
     sys.stderr.flush()
-    if cause is not None:
-        return fail(plan.name, f"{plan.predict or plan.train} does not load: {cause}", DOES_NOT_LOAD)
+    if loaded.cause is not None:
+        why = "the faults are told above, a line each" if loaded.faults else loaded.cause
+        return fail(plan.name, f"{plan.predict or plan.train} does not load: {why}", DOES_NOT_LOAD)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us without a word
     if as_table:
         whole = msgspec.json.decode(document)
@@ -73,6 +79,18 @@ def print_schema(plan: LaunchPlan, process: WorkerProcess, *, as_table: bool = F
         sys.stdout.buffer.write(msgspec.json.format(document, indent=2) + b"\n")
     sys.stdout.flush()
     return 0
+
+
+def _faults(printed: str, cause: str) -> tuple[str, ...]:
+    """The last lines of what was printed, if they are the cause; it came as one line."""
+    lines: list[str] = []
+    for line in reversed(printed.splitlines()):
+        lines.insert(0, line)
+        if (text := " ".join(lines)) == cause:
+            return tuple(lines) if len(lines) > 1 else ()
+        if len(text) > len(cause):
+            break
+    return ()
 
 
 async def _describe(plan: LaunchPlan, process: WorkerProcess, init: Init, on_event: Callable[[Event], None]) -> bytes:

@@ -24,6 +24,7 @@ from cog_trio.bridge import protocol
 from cog_trio.bridge.protocol import Kind
 from cog_trio.sdk import _loader as loader
 from cog_trio.sdk import _ready_made as ready_made
+from cog_trio.sdk._notice import notice_old_names
 from cog_trio.sdk._urls import url_scheme
 from cog_trio.sdk.schema import (
     MISSING,
@@ -153,6 +154,7 @@ def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurren
         no_training = f"Trainings can't run: {why}"
         notice(no_training, about=train.function)
         train = None
+    notice_old_names()
     targets = [(mode, target) for mode, target in ((PREDICT, predict), (TRAIN, train)) if target is not None]
     described = _describe(targets)
     shared = train is not None and predict is not None and train.instance is predict.instance

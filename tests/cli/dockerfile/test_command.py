@@ -156,7 +156,7 @@ def test_what_cogs_build_would_do_and_this_does_not_is_told(folder: Path) -> Non
     assert all(line.startswith("cog-trio: warning: ") for line in told)
     for words in ("cog.yaml:3: build.python_version: write it in quotes", "build.gpu: the image has no CUDA",
                   "build.cuda: no CUDA", "build.sdk_version: ", "build.novel is unknown", "future is unknown",
-                  "cog build refuses to set PATH"):  # fmt: skip
+                  "environment sets PATH, which belongs to the image"):  # fmt: skip
         assert sum(words in line for line in told) == 1, words
     assert len(told) == 7
 
