@@ -64,7 +64,7 @@ async def test_W26_each_family_runs_its_own_callable_with_its_own_inputs(both: B
             assert (await server.predict({"a": "y"})).json()["output"] == "ran y, trained 0"
             trained = (await train(server, {"a": 2})).json()
             assert (trained["status"], trained["output"]) == ("succeeded", [42])
-            assert trained["logs"] == "training on 2\n"
+            assert trained["logs"].startswith("training on 2\n")
             assert trained["metrics"]["loss"] == 0.5
             assert (await server.predict({"a": 2})).status_code == 422
             refused = await train(server, {"a": "y"})

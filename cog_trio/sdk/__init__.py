@@ -79,4 +79,8 @@ def __getattr__(name: str) -> Any:
         return deprecated(name)
     if name in _LEGACY:  # ``from cog import files``
         return import_module(f"{__name__}.legacy.{name}")
+    if name == "Model":
+        from .input import FIRST_API
+
+        raise AttributeError(FIRST_API)
     raise AttributeError(f"module 'cog' has no attribute {name!r}")

@@ -146,6 +146,8 @@ def _one(option: UnionMember, space: Namespace, within: tuple[Any, ...]) -> Frag
 def _class(kind: Any, annotation: Any, within: tuple[Any, ...]) -> Fragment:
     if not isinstance(kind, type):
         raise UnsupportedOutputType(annotation)
+    if issubclass(kind, (bytes, bytearray)):
+        raise UnsupportedOutputType(annotation, ": write the bytes into a file, and return its Path")
     if kind in SCALARS:
         return {"type": SCALARS[kind][1]}
     if issubclass(kind, Enum):

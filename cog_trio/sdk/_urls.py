@@ -40,8 +40,8 @@ def url_scheme(text: str) -> str:
 def get_filename(url: str) -> str:
     """The file name that a URL stands for; ``""`` when its path has no last segment."""
     if url_scheme(url) == "data":
-        extension = mimetypes.guess_extension(data_url_type(url))
-        return "file" + (extension or "")
+        kind = data_url_type(url)
+        return "file" + (mimetypes.guess_extension(kind) or mimetypes_ext.ALIASES.get(kind, ""))
     segment = os.path.basename(urllib.parse.urlsplit(url).path)
     return _safe_name(urllib.parse.unquote_plus(segment))
 

@@ -7,8 +7,10 @@ the dataclass's fields: it is neither compared nor shown.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final
 
 
@@ -115,5 +117,18 @@ _PYDANTIC: Final = {
     "deprecated": ("deprecated",),
 }
 
+
+class _InputModule(ModuleType):
+    """This module, which the first releases of Cog had as a decorator."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(FIRST_API)
+
+
+FIRST_API: Final = (
+    "@cog.input and cog.Model are of Cog before 0.1: write class Runner(cog.BaseRunner), and each input as a "
+    "parameter: def run(self, image: cog.Path, scale: float = cog.Input(default=1.0, ge=0)) -> cog.Path"
+)
+sys.modules[__name__].__class__ = _InputModule
 FieldInfo.__module__ = "cog.input"
 Input.__module__ = "cog.input"

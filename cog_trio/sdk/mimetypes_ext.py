@@ -9,6 +9,34 @@ from __future__ import annotations
 import mimetypes
 from typing import Final, Protocol
 
+ALIASES: Final = {  # names of types that clients write and no table has
+    "image/jpg": ".jpg",
+    "image/pjpeg": ".jpg",
+    "image/x-png": ".png",
+    "image/x-ms-bmp": ".bmp",
+    "image/x-tiff": ".tiff",
+    "audio/mp3": ".mp3",
+    "audio/x-mp3": ".mp3",
+    "audio/wave": ".wav",
+    "audio/vnd.wave": ".wav",
+    "audio/m4a": ".m4a",
+    "audio/x-flac": ".flac",
+    "audio/x-aiff": ".aiff",
+    "video/x-mp4": ".mp4",
+    "video/mov": ".mov",
+    "video/avi": ".avi",
+    "application/x-zip-compressed": ".zip",
+    "application/x-zip": ".zip",
+    "application/gzip": ".gz",
+    "application/x-pdf": ".pdf",
+    "application/yaml": ".yaml",
+    "application/x-yaml": ".yaml",
+    "text/yaml": ".yaml",
+    "text/x-python": ".py",
+    "text/json": ".json",
+    "text/xml": ".xml",
+    "text/markdown": ".md",
+}
 EXTENSIONS: Final = (
     ("image/webp", ".webp"),
     ("audio/x-wav", ".wav"),

@@ -141,7 +141,8 @@ def answer(
     plan = make_plan(model, given, terminal=False, x_mode=mode, config_file=config_file)
     if mode == options.TRAIN and plan.train is None:
         raise click.ClickException(f"{model} has no training")
-    return _run_here(replace(plan, environment={**plan.environment, **variables}), run_options)
+    train = plan.train if mode == options.TRAIN else None  # a trainer that is not asked for is not set up
+    return _run_here(replace(plan, train=train, environment={**plan.environment, **variables}), run_options)
 
 
 def _run_here(plan: LaunchPlan, run_options: RunOptions) -> int:

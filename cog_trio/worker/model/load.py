@@ -40,6 +40,7 @@ from cog_trio.sdk.schema import (
 )
 from cog_trio.sdk.types import Path, Secret
 from cog_trio.worker.model.input_values import URL_SCHEMES, coerce_value
+from cog_trio.worker.model.output_fit import misfits
 
 BUNDLED: Final = ".cog/openapi_schema.json"  # what Cog's build leaves in the working folder
 
@@ -58,6 +59,7 @@ class LoadedModel:
     inputs: protocol.Inputs  # the parent's table of the same parameters
     setup: Callable[..., Any] | None = None  # weights included; may give an awaitable, and in trio want a nursery
     healthcheck: Callable[[], Any] | None = None
+    misfits: Mapping[type, str] = field(default_factory=dict)  # types that no output should have, and what to say then
     _supply: Mapping[str, Callable[[], Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -79,8 +81,9 @@ class LoadedModel:
                 kwargs.pop(name, None)
                 args.append(value)
             else:
-                kwargs.pop(name, None)
-                kwargs[parameter.python_name or name] = value
+                kwargs[name] = value
+                if parameter.python_name:
+                    kwargs[parameter.python_name] = kwargs.pop(name)
         return args, kwargs
 
 
@@ -262,6 +265,7 @@ def _model(
         inputs=_table(mode, inputs),
         setup=_setup(target) if own_setup else None,
         healthcheck=healthcheck if callable(healthcheck) else None,
+        misfits=misfits(signature.output),
         _supply={parameter.name: _supplier(parameter) for parameter in inputs.parameters},
     )
 

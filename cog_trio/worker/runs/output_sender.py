@@ -141,6 +141,7 @@ class OutputSender:
         self.next_index = 0
         self.hold: Final = job.run_log.hold_item
         self.is_stream = False
+        self._misfit: str | None = None  # the warning that the output is not what the annotation says
 
     def look_at(self, result: Any, *, awaits: bool) -> Items | Encoded | Unencoded:
         """What a run returned: items to be taken, or the one value.
@@ -148,6 +149,8 @@ class OutputSender:
         Args:
           awaits: async iterators are streams too, and files are left to a thread.
         """
+        if result.__class__ in self._job.model.misfits:
+            self._misfit = self._job.model.misfits[type(result)]
         is_async = awaits and _is_async_stream(result)
         if is_async or isinstance(result, (list, tuple)) or _is_stream(result):
             self.is_stream = True
@@ -204,6 +207,8 @@ class OutputSender:
         self._job.leave()
         if self._values.not_finite:
             self._post(NOT_FINITE + "\n")
+        if self._misfit is not None:
+            self._post(self._misfit)
         if fault is None:
             return None
         if isinstance(fault, InputError):
