@@ -122,7 +122,7 @@ class Runner(BaseRunner):
             ["b"],
             ["c"],
             ["d"],
-            ["e", 1],
+            ["e/1"],
         ]
 
 
@@ -190,7 +190,7 @@ async def test_row_40_41_42_43_44_files_come_as_files_and_go(model: Model, file_
         )
         assert await _places(server, {"p": "name", "many": ["data:,a", "file:///etc/passwd"], "q": "", "f": "x"}) == [
             ["p"],
-            ["many", 1],
+            ["many/1"],
             ["q"],
             ["f"],
         ]
@@ -258,7 +258,7 @@ class Runner(BaseRunner):
     mask = "*" * 10
     assert reply.json()["output"] == ["Secret", mask, [mask], {"key": mask}, {"in": [mask]}, None, True]
     assert wrong.status_code == 422
-    assert [fault["loc"][2:] for fault in wrong.json()["detail"]] == [["x"], ["many", 1], ["none"]]
+    assert [fault["loc"][2:] for fault in wrong.json()["detail"]] == [["x"], ["many/1"], ["none"]]
     assert "hunter" not in reply.text + again.text + wrong.text + log
     assert "471" not in wrong.text
 
@@ -431,7 +431,7 @@ class Runner(BaseRunner):
         assert reply.status_code == 422
         detail = reply.json()["detail"]
         assert [fault["loc"] for fault in detail] == [
-            ["body", "input", *place] for place in (["z"], ["y", 1], ["y", 2], ["x"], ["w"], ["v"])
+            ["body", "input", *place] for place in (["z"], ["y/1"], ["y/2"], ["x"], ["w"], ["v"])
         ]
         assert [fault["type"] for fault in detail] == ["value_error.missing"] + ["value_error"] * 5
         assert detail[0]["msg"] == "Field required"

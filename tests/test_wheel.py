@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from cog_trio._version import COG_RELEASE, __version__
+
 pytestmark = pytest.mark.process
 
 ROOT: Final = Path(__file__).parent.parent
@@ -79,7 +81,7 @@ def test_cog_can_be_imported_where_none_is_installed(python: Path) -> None:
 
 @pytest.mark.parametrize("module", ["cog.server.http", "cog_trio.server.http"])
 def test_container_entry_answers_under_both_names(python: Path, module: str) -> None:
-    assert _run(python, "-m", module, "--version")
+    assert _run(python, "-m", module, "--version") == f"cog-trio {__version__} (Cog {COG_RELEASE})"
 
 
 @pytest.mark.covers("D34")

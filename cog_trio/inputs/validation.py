@@ -38,7 +38,7 @@ _URL: Final = re.compile(r"(?:https?|data):", re.IGNORECASE)
 class Fault(TypedDict):
     """One entry of a 422's ``detail``."""
 
-    loc: list[str | int]
+    loc: list[str]
     msg: str
     type: str
 
@@ -53,9 +53,9 @@ class InvalidInput(Exception):
         self.faults = faults
 
 
-def _place(loc: list[str | int]) -> str:
-    """Where a fault is: ``numbers.2`` for the third of the input ``numbers``."""
-    return ".".join(map(str, loc[2:])).replace("__root__", "input") or "input"
+def _place(loc: list[str]) -> str:
+    """Where a fault is: ``numbers/2`` for the third of the input ``numbers``."""
+    return ".".join(loc[2:]).replace("__root__", "input") or "input"
 
 
 class MalformedInput(Exception):
@@ -208,7 +208,7 @@ class Validator:
             raw, value = _EMPTY, {}
         if not isinstance(value, dict):
             text = f'{show_value(value)} is not of type "object"'
-            raise InvalidInput([Fault(loc=[*_ROOT, "__root__"], msg=text, type="value_error")])
+            raise InvalidInput([Fault(loc=["body", "input", "__root__"], msg=text, type="value_error")])
         get = value.get
         seen = 0
         sound = True
@@ -269,7 +269,7 @@ class Validator:
             loc = (*_ROOT, rule.name)
             if item is _MISSING:
                 if rule.required:
-                    faults.append(Fault(loc=list(loc), msg="Field required", type="value_error.missing"))
+                    faults.append(Fault(loc=_pointed(loc), msg="Field required", type="value_error.missing"))
                 continue
             if rule.check is None or (rule.nullable and item is None):
                 continue
@@ -279,11 +279,22 @@ class Validator:
             except REFUSALS:
                 texts = self._schemas.explain(rule.schema, item, loc, rule.secret)
             for place, text in texts:
-                faults.append(Fault(loc=list(place), msg=text, type="value_error"))
+                faults.append(Fault(loc=_pointed(place), msg=text, type="value_error"))
                 if len(faults) == MAX_FAULTS:
-                    faults.append(Fault(loc=list(_ROOT), msg="there are more faults than these", type="value_error"))
+                    faults.append(
+                        Fault(loc=["body", "input"], msg="there are more faults than these", type="value_error")
+                    )
                     return faults
         return faults
+
+
+def _pointed(place: Loc) -> list[str]:
+    """A place as clients get it: the input and what is inside of it are one text, like ``numbers/2``.
+
+    It is a JSON Pointer without its first slash. The command line of Cog decodes nothing but strings.
+    """
+    inside = (str(part).replace("~", "~0").replace("/", "~1") for part in place[len(_ROOT) :])
+    return ["body", "input", "/".join(inside)]
 
 
 def _is_long_text(json: memoryview) -> bool:

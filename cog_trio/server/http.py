@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from cog_trio._version import __version__
+from cog_trio._version import COG_RELEASE, __version__
 from cog_trio.cli import options
 from cog_trio.cli.launch_plan import LaunchPlan
 from cog_trio.cli.serve.launch import launch
@@ -30,7 +30,7 @@ NO_MODEL: Final = 1  # exit code (D38)
 @options.options(container=True)
 @options.x_mode
 @click.option("--threads", type=int, help="accepted for Cog's sake; has no effect")
-@click.version_option(__version__, "-v", "--version", message="%(version)s")
+@click.version_option(__version__, "-v", "--version", message=f"cog-trio %(version)s (Cog {COG_RELEASE})")
 def entry(x_mode: str, threads: int | None, **values: Any) -> int:
     """Serve the model of this container over HTTP."""
     environ = dict(os.environ)

@@ -39,17 +39,18 @@ def send(validator: Validator, value: Any) -> Checked:
     return validator.check(json.dumps(value).encode())
 
 
-def faults(validator: Validator, value: Any) -> list[tuple[list[str | int], str, str]]:
+def faults(validator: Validator, value: Any) -> list[tuple[list[str], str, str]]:
     with pytest.raises(InvalidInput) as caught:
         send(validator, value)
     return [(fault["loc"], fault["msg"], fault["type"]) for fault in caught.value.faults]
 
 
-def refused(fragment: Fragment, value: Any, kind: str = "str", **flags: Any) -> list[tuple[list[str | int], str]]:
+def refused(fragment: Fragment, value: Any, kind: str = "str", **flags: Any) -> list[tuple[str, str]]:
     """Place below the input, and text, of each fault of one input."""
     found = faults(one(fragment, kind, **flags), {"x": value})
-    assert all(loc[:3] == ["body", "input", "x"] and kind == "value_error" for loc, _, kind in found)
-    return [(loc[3:], text) for loc, text, _ in found]
+    assert all(loc[:2] == ["body", "input"] and len(loc) == 3 and kind == "value_error" for loc, _, kind in found)
+    assert all(loc[2].partition("/")[0] == "x" for loc, _, _ in found)
+    return [(loc[2][1:], text) for loc, text, _ in found]
 
 
 STRING = {"type": "string"}
@@ -133,7 +134,7 @@ def test_accepted(fragment: Fragment, value: Any) -> None:
     ],
 )
 def test_words_of_a_refusal(fragment: Fragment, value: Any, text: str) -> None:
-    assert refused(fragment, value) == [([], text)]
+    assert refused(fragment, value) == [("", text)]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +173,8 @@ def test_every_fault_in_the_order_of_the_signature() -> None:
     assert faults(validator, {"mid": 1, "alpha": [1, "2", 3, 4.5], "zeta": -1}) == [
         (["body", "input", "zeta"], "-1 is less than the minimum of 0", "value_error"),
         (["body", "input", "missing"], "Field required", "value_error.missing"),
-        (["body", "input", "alpha", 1], '"2" is not of type "integer"', "value_error"),
-        (["body", "input", "alpha", 3], '4.5 is not of type "integer"', "value_error"),
+        (["body", "input", "alpha/1"], '"2" is not of type "integer"', "value_error"),
+        (["body", "input", "alpha/3"], '4.5 is not of type "integer"', "value_error"),
         (["body", "input", "mid"], '1 is not of type "string"', "value_error"),
         (["body", "input", "mid"], '1 is not one of ["a","b"]', "value_error"),
     ]
@@ -206,10 +207,10 @@ def test_W43_null_passes_only_where_the_table_says_so() -> None:
     nullable = one({"nullable": True, **INTEGER}, "int", nullable=True)
     raw = b'{"x":null}'
     assert nullable.check(raw) == Checked(raw, raw, [])
-    assert refused({"nullable": True, **INTEGER}, "3", "int", nullable=True) == [([], '"3" is not of type "integer"')]
+    assert refused({"nullable": True, **INTEGER}, "3", "int", nullable=True) == [("", '"3" is not of type "integer"')]
     # W11: a default of None accepts null, though the document says required and not nullable
     assert make({"x": INTEGER}, Input("x", "int", nullable=True), required=["x"]).check(raw).input == raw
-    assert refused({"nullable": True, **INTEGER}, None, "int") == [([], 'null is not of type "integer"')]
+    assert refused({"nullable": True, **INTEGER}, None, "int") == [("", 'null is not of type "integer"')]
 
 
 def test_nullable_members_of_a_union() -> None:
@@ -228,15 +229,15 @@ def test_W5_a_file_is_a_url(kind: str) -> None:
         send(validator, {"x": url})
     for text in ("plain/name", "", "file:///etc/passwd", " http://h", "ftp://h/a"):
         shown = json.dumps(text)
-        assert refused(URI, text, kind) == [([], f"{shown} is not a URL with the scheme http, https or data")]
-    assert refused(URI, 5, kind) == [([], '5 is not of type "string"')]
+        assert refused(URI, text, kind) == [("", f"{shown} is not a URL with the scheme http, https or data")]
+    assert refused(URI, 5, kind) == [("", '5 is not of type "string"')]
 
 
 @pytest.mark.covers("sdk:W6", "lesson:30")
 def test_W6_files_in_a_list_one_by_one() -> None:
     fragment = {"type": "array", "items": URI}
     found = refused(fragment, ["http://h/a", "b", "data:,c", "d"], "path", many=True)
-    assert [place for place, _ in found] == [[1], [3]]
+    assert [place for place, _ in found] == ["/1", "/3"]
 
 
 @pytest.mark.covers("lesson:29")
@@ -321,7 +322,7 @@ def test_W45_values_are_cut_to_100_characters() -> None:
 def test_W45_choices_are_cut_to_1000_characters() -> None:
     choices = {"enum": [f"choice {n}" for n in range(5000)], **STRING}
     ((place, text),) = refused({"type": "array", "items": choices}, ["no"])
-    assert place == [0]
+    assert place == "/0"
     assert text.startswith('"no" is not one of ["choice 0","choice 1",')
     assert text.endswith("...")
     assert len(text) < 1100
@@ -411,11 +412,17 @@ def test_names_that_are_no_identifiers() -> None:
     assert [loc[-1] for loc, _, _ in faults(validator, dict.fromkeys(names, "1"))] == list(names)
 
 
+def test_loc_holds_strings_only_and_is_a_json_pointer_below_the_input() -> None:
+    nested = {"type": "object", "properties": {"a/b~": {"type": "array", "items": INTEGER}}, "required": ["c"]}
+    found = faults(make({"x": {"type": "array", "items": nested}}), {"x": [{"a/b~": [1, "2"]}]})
+    assert sorted(loc for loc, _, _ in found) == [["body", "input", "x/0/a~1b~0/1"], ["body", "input", "x/0/c"]]
+
+
 def test_the_walk_that_explains_a_refusal_ends_at_its_bound() -> None:
     validator = one({"type": "array", "items": INTEGER}, "list")
     early = [1] * 10 + ["a"] + [1] * MAX_WALKED
     assert faults(validator, {"x": early}) == [
-        (["body", "input", "x", 10], '"a" is not of type "integer"', "value_error")
+        (["body", "input", "x/10"], '"a" is not of type "integer"', "value_error")
     ]
     late = [1] * (2 * MAX_WALKED) + ["a"]
     ((loc, text, _),) = faults(validator, {"x": late})

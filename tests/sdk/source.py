@@ -89,7 +89,7 @@ def arguments(model: LoadedModel, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**dict(zip(positional, args, strict=True)), **kwargs}
 
 
-def refusal(model: LoadedModel, given: Mapping[str, Any]) -> list[tuple[list[str | int], str, str]]:
+def refusal(model: LoadedModel, given: Mapping[str, Any]) -> list[tuple[list[str], str, str]]:
     """Place, text and type of each fault of a request's input."""
     with pytest.raises(InvalidInput) as caught:
         Validator(model.document, model.inputs).check(json.dumps(given).encode())

@@ -15,8 +15,9 @@ import pytest
 from packaging.version import Version
 
 import cog_trio.sdk as cog
+from cog_trio import _version
 from cog_trio._alias import install
-from cog_trio.sdk import _deprecated, _version
+from cog_trio.sdk import _deprecated
 
 MODULES = {
     "types": "Path File URLPath URLFile Secret ConcatenateIterator AsyncConcatenateIterator Item get_filename "
@@ -78,7 +79,7 @@ def test_trio_is_there_and_hides_no_package() -> None:
 
 def test_version() -> None:
     assert Version(cog.__version__) >= Version("0.23.1")
-    assert version("cog-trio") == _version.RELEASE
+    assert version("cog-trio") == _version.__version__
 
 
 @pytest.mark.process

@@ -327,13 +327,14 @@ def test_what_the_document_forbids_gets_every_fault(
     with pytest.raises(InvalidInput) as caught:
         validator.check(raw)
     faults = caught.value.faults
-    assert list(dict.fromkeys(fault["loc"][2] for fault in faults)) == wrong  # each of them, in the order of x-order
-    for fault in faults:
+    named = [fault["loc"][2].partition("/")[0] for fault in faults]
+    assert list(dict.fromkeys(named)) == wrong  # each of them, in the order of x-order
+    for name, fault in zip(named, faults, strict=True):
         assert fault["loc"][:2] == ["body", "input"]
-        assert all(isinstance(part, int) for part in fault["loc"][3:])
+        assert len(fault["loc"]) == 3
         assert len(fault["msg"]) < 400
-        slot = slots[str(fault["loc"][2])]
-        if slot.type is cog.Secret and isinstance(value := request.get(str(fault["loc"][2])), str) and len(value) > 3:
+        slot = slots[name]
+        if slot.type is cog.Secret and isinstance(value := request.get(name), str) and len(value) > 3:
             assert value not in fault["msg"]
 
 
@@ -348,7 +349,7 @@ def test_the_verdict_is_that_of_another_validator(shared: Models, slots: dict[st
     try:
         Validator(model.document, model.inputs).check(raw)
     except InvalidInput as error:
-        refused = {fault["loc"][2] for fault in error.faults}
+        refused = {fault["loc"][2].partition("/")[0] for fault in error.faults}
     else:
         refused = set()
     for parameter in model.parameters:

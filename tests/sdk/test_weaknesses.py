@@ -99,7 +99,7 @@ def test_W16_rules_of_a_list_hold_for_its_elements(
 ) -> None:
     model = models.run(parameter)
     assert arguments(model, {"x": good})["x"] == good
-    assert refusal(model, {"x": bad}) == [(["body", "input", "x", 1], text, "value_error")]
+    assert refusal(model, {"x": bad}) == [(["body", "input", "x/1"], text, "value_error")]
 
 
 @pytest.mark.covers("sdk:W18")

@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 from cog_trio.sdk import CancelationException, __version__
 
-from . import _sdk, server
+from . import _sdk as _sdk  # Cog has it under this name, for those who look for it
+from . import server
 
-__all__ = ["CancelationException", "__build__", "__version__", "_sdk", "server"]
+__all__ = ["CancelationException", "__build__", "__version__", "server"]
 
 
 class BuildInfo(NamedTuple):

@@ -234,7 +234,7 @@ def refuse(console: Console, faults: Sequence[str]) -> int:
     return USAGE
 
 
-def fault_line(place: Sequence[str | int], text: str) -> str:
+def fault_line(place: Sequence[str], text: str) -> str:
     """A fault of a request's body, as a fault of an input."""
     name = ".".join(map(str, [part for part in place if part not in ("body", "input", "__root__")]))
     if text == "Field required":

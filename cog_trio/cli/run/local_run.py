@@ -189,7 +189,7 @@ def _input(inputs: InputParser, run_options: RunOptions) -> tuple[bytes, dict[st
         return encode(bad.values), dict(bad.by_name)
 
 
-def _input_name(place: Sequence[str | int]) -> str:
+def _input_name(place: Sequence[str]) -> str:
     """The input that a fault of a request's body is of."""
     return str(place[2]).partition("/")[0] if len(place) > 2 else ""
 

@@ -49,9 +49,9 @@ def test_a_refusal_is_one_line(status: int, body: Any, words: str) -> None:
 def test_faults_of_inputs_have_their_names() -> None:
     detail = [
         {"loc": ["body", "input", "a"], "msg": "Field required", "type": "value_error.missing"},
-        {"loc": ["body", "input", "b", 1], "msg": "too large", "type": "value_error"},
+        {"loc": ["body", "input", "b/1"], "msg": "too large", "type": "value_error"},
     ]
     assert refusal(422, json.dumps({"detail": detail}).encode()).faults == [
         "a: is required: give it by -i a=…",
-        "b.1: too large",
+        "b/1: too large",
     ]

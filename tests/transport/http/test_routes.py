@@ -333,9 +333,9 @@ WRONG = {
     "context value": (b'{"context":{"a":1}}', ["body", "context", "a"]),
     "webhook type": (b'{"webhook":5}', ["body", "webhook"]),
     "filter null": (b'{"webhook_events_filter":null}', ["body", "webhook_events_filter"]),
-    "filter name": (b'{"webhook_events_filter":["start","nope"]}', ["body", "webhook_events_filter", 1]),
-    "filter case": (b'{"webhook_events_filter":["Start"]}', ["body", "webhook_events_filter", 0]),
-    "filter type": (b'{"webhook_events_filter":[5]}', ["body", "webhook_events_filter", 0]),
+    "filter name": (b'{"webhook_events_filter":["start","nope"]}', ["body", "webhook_events_filter/1"]),
+    "filter case": (b'{"webhook_events_filter":["Start"]}', ["body", "webhook_events_filter/0"]),
+    "filter type": (b'{"webhook_events_filter":[5]}', ["body", "webhook_events_filter/0"]),
 }
 
 
@@ -359,8 +359,8 @@ async def test_every_fault_of_the_envelope_is_listed(instant: Client) -> None:
         ["body", "id"],
         ["body", "context", "a"],
         ["body", "context", "c"],
-        ["body", "webhook_events_filter", 0],
-        ["body", "webhook_events_filter", 2],
+        ["body", "webhook_events_filter/0"],
+        ["body", "webhook_events_filter/2"],
     ]
     assert "webhook_events_filter[0]: unknown variant `x`" in response.json["detail"][3]["msg"]
 

@@ -92,7 +92,7 @@ _QUOTED: Final = tuple(f'"{name}"'.encode() for name in CreateRequest.__struct_f
 _OVERLAP: Final = max(map(len, _QUOTED)) - 1  # bytes by which two pieces overlap, so that no name is cut in two
 
 
-def fault(loc: Iterable[str | int], text: str, kind: str = "value_error") -> Fault:
+def fault(loc: Iterable[str], text: str, kind: str = "value_error") -> Fault:
     return {"loc": [*loc], "msg": text, "type": kind}
 
 
@@ -268,15 +268,16 @@ def _shape_faults(value: Any) -> Iterator[Fault]:
         return
     for index, event in enumerate(events):
         if not isinstance(event, str):
-            yield _wrong_type(["webhook_events_filter", index], event, "a string")
+            yield _wrong_type([f"webhook_events_filter/{index}"], event, "a string")
         elif event not in _EVENTS:
-            place = f"webhook_events_filter[{index}]"
             text = f"unknown variant `{event[:MAX_SHOWN]}`, expected one of `start`, `output`, `logs`, `completed`"
-            yield fault(["body", "webhook_events_filter", index], f"{WRONG_SHAPE}{place}: {text}")
+            yield fault(
+                ["body", f"webhook_events_filter/{index}"], f"{WRONG_SHAPE}webhook_events_filter[{index}]: {text}"
+            )
 
 
-def _wrong_type(path: list[str | int], found: Any, expected: str) -> Fault:
-    shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+def _wrong_type(path: list[str], found: Any, expected: str) -> Fault:
+    shown = ".".join(path)
     text = f"invalid type: {_name(found)}, expected {expected}"
     return fault(["body", *path], f"{WRONG_SHAPE}{shown}: {text}" if shown else WRONG_SHAPE + text)
 
