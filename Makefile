@@ -20,7 +20,7 @@ PROCESSES := $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) +
 CORES := $(shell python3 -c "import os; print(min(4, os.cpu_count() or 1))" 2>/dev/null || echo 2)
 TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 
-.PHONY: serve test test-fast check format rows map system test-all chaos soak pipes fuzz docs clean help
+.PHONY: serve test test-fast test-lowest check format rows map system test-all chaos soak pipes fuzz docs clean help
 
 serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393, or PORT=number; FLAGS="--workers 2"
 	@MAKE_SERVE=1 exec $(VENV)/bin/cog-trio serve $(MODEL) $(if $(PORT),--port $(PORT)) $(FLAGS)
@@ -59,6 +59,20 @@ test-all:  ## run all tests on each Python of 3.10 to 3.13 that answers
 	test -n "$$found" || { echo "make test-all: no Python of $(VERSIONS) answers" >&2; exit 1; }; \
 	echo "== tested on:$$found"; \
 	test -z "$$failed" || { echo "== failed on:$$failed" >&2; exit 1; }
+
+# What talks to the network, to files and to the terminal: where an old release would be noticed.
+# The extra `reload` needs a newer trio than the rest.
+LOWEST := tests --ignore=tests/cli/serve/test_reload_watcher.py \
+	$(patsubst %,scenarios/test_%.py,files http_rows metrics run run_remote sse webhooks websocket)
+
+test-lowest: $(STAMP)  ## run the quick tests and some stories with the lowest versions of our dependencies
+	@mkdir -p build
+	$(VENV)/bin/uv pip compile --quiet --resolution lowest-direct --python $(VENV)/bin/python \
+		--extra cli --no-header --no-annotate -o build/lowest.txt pyproject.toml
+	$(VENV)/bin/uv venv --quiet --clear --python $(VENV)/bin/python build/lowest
+	$(VENV)/bin/uv pip install --quiet --python build/lowest/bin/python -e '.[dev]'
+	$(VENV)/bin/uv pip install --quiet --python build/lowest/bin/python -r build/lowest.txt
+	build/lowest/bin/python -m pytest $(TESTFLAGS) -m "not exhaustive" $(LOWEST)
 
 SEED ?=
 SECONDS ?= 600

@@ -44,7 +44,7 @@ def command(folder: Path, output: str, base: str | None, user: int | None, force
     if build.config.predict is None and build.config.train is None:
         raise click.ClickException(f"{folder / FILE} names no model: it has none of run, predict and train")
     for warning in (*build.warnings, *build.unknown):
-        print(f"{options.NAME}: warning: {warning}", file=sys.stderr)
+        click.echo(f"{options.NAME}: warning: {warning}", err=True)
     text = render_dockerfile(build, Image(runtime or f"cog-trio=={__version__}", base, user))
     if output == "-":
         sys.stdout.write(text)

@@ -58,7 +58,12 @@ def load_inputs(job: Job) -> list[FileSource]:
         assert isinstance(file, str)
         try:
             spilled = _read_spilled(file)
-        except (OSError, ValueError, RecursionError) as error:  # ValueError: an empty file, no JSON, no UTF-8
+        except (
+            OSError,
+            ValueError,
+            msgspec.DecodeError,
+            RecursionError,
+        ) as error:  # ValueError: an empty file, no UTF-8
             raise Unready(f"Failed to rehydrate input: {last_line(error)}") from error
         job.context = spilled.context
         job.input = spilled.input

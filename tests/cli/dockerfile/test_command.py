@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +19,8 @@ HADOLINT: Final = shutil.which(
     "hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 )
 
+# click before 8.2 mixes the streams unless it is told not to
+APART: Final[dict[str, Any]] = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
 PLAIN: Final = "run: run.py:Runner\n"
 PACKAGES: Final = PLAIN + (
     "build:\n  python_version: 3.11\n  gpu: true\n  cuda: '12.1'\n"
@@ -51,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 def _run(folder: Path, text: str, *arguments: str) -> Result:
     (folder / "cog.yaml").write_text(text)
-    return CliRunner().invoke(command, [str(folder), *arguments], standalone_mode=False)
+    return CliRunner(**APART).invoke(command, [str(folder), *arguments], standalone_mode=False)
 
 
 def _lines(result: Result) -> list[str]:

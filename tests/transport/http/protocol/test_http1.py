@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections import Counter
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,6 +15,7 @@ import h11
 import pytest
 import trio
 import trio.testing
+from packaging.version import Version
 
 from cog_trio.config.settings import Settings
 from cog_trio.transport.http.protocol.connection import serve_connection
@@ -359,6 +361,7 @@ def chunks_by_us(pieces: list[bytes]) -> tuple[bytes, bool] | None:
     return body, reader.whole
 
 
+@pytest.mark.skipif(Version(version("h11")) < Version("0.16"), reason="it took wrong line ends between chunks")
 def test_chunked_bodies_are_read_as_h11_reads_them_however_they_are_cut() -> None:
     rng = random.Random(SEED)
     ends = Counter[str]()

@@ -1,0 +1,82 @@
+"""What pyproject.toml says that cog-trio needs: all that it imports, from a lowest version on, and without caps.
+
+`make test-lowest` runs the tests with these lowest versions.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib.metadata import requires, version
+from pathlib import Path
+from typing import Final
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT: Final = Path(__file__).parent.parent
+MODULES: Final = {"yaml": "pyyaml"}  # that have another name than their distribution
+BROUGHT: Final = {"h11": "httpx", "h2": "hypercorn", "httpcore": "httpx", "wsproto": "hypercorn"}  # and by what
+CAPPED: Final = {"hypercorn"}  # we subclass its parts
+MODELS_OWN: Final = {"pydantic", "pydantic_core"}  # used if a model has brought them
+EXTRAS: Final = ("cli", "reload", "test")
+
+
+def _requirements(extra: str = "") -> list[Requirement]:
+    found = [Requirement(text) for text in requires("cog-trio") or ()]
+    return [one for one in found if ("extra ==" in str(one.marker)) == bool(extra) and _applies(one, extra)]
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _imported() -> Iterator[tuple[str, str]]:
+    """Each file with each top-level module that it imports and that is neither ours nor Python's."""
+    for file in (ROOT / "cog_trio").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"cog_trio"}:
+                yield name, file.relative_to(ROOT).as_posix()
+
+
+def test_all_that_is_imported_is_required() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    named: set[str] = {canonicalize_name(one.name) for one in _requirements()}
+    named |= {canonicalize_name(one.name) for extra in EXTRAS for one in _requirements(extra)}
+    named |= {name for name in ("exceptiongroup", "typing-extensions") if f'"{name}>=' in text}  # on Python 3.10
+    for module, brings in BROUGHT.items():
+        assert any(canonicalize_name(Requirement(one).name) == module for one in _all_of(brings)), module
+    missing = {
+        (name, file)
+        for name, file in _imported()
+        if canonicalize_name(MODULES.get(name, name)) not in named
+        and name not in BROUGHT.keys() | MODELS_OWN | {"annotationlib"}  # of Python 3.14
+    }
+    assert missing == set()
+
+
+def _all_of(name: str) -> list[str]:
+    """What a distribution requires, and what that requires."""
+    direct = requires(name) or []
+    return [*direct, *(text for one in direct for text in _own(Requirement(one).name))]
+
+
+def _own(name: str) -> list[str]:
+    try:
+        return requires(name) or []
+    except ModuleNotFoundError:  # of an extra that is not installed
+        return []
+
+
+@pytest.mark.parametrize("requirement", _requirements(), ids=str)
+def test_a_requirement_has_a_floor_and_hardly_ever_a_cap(requirement: Requirement) -> None:
+    operators = {one.operator for one in requirement.specifier}
+    assert operators == ({">=", "<"} if requirement.name in CAPPED else {">="})
+    assert requirement.specifier.contains(version(requirement.name), prereleases=True)
