@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import trio
 import trustme
 
 from cog_trio.testing import ServeModel
+from scenarios.breaking_proxy import BreakingProxy
 from scenarios.commands import open_command, run_command
 from scenarios.places import EXAMPLES
 
@@ -87,42 +87,13 @@ async def test_D40_D44_token_and_certificate(serve_model: ServeModel, tmp_path: 
         assert why in err
 
 
-class Breaks:
-    """A proxy that cuts its first connection of a stream once some words have passed."""
-
-    def __init__(self, port: int, words: bytes) -> None:
-        self._port = port
-        self._words = words
-        self.broken = 0
-
-    async def serve(self, *, task_status: trio.TaskStatus[int]) -> None:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        task_status.started(listeners[0].socket.getsockname()[1])
-        await trio.serve_listeners(self._pass_on, listeners)
-
-    async def _pass_on(self, client: trio.SocketStream) -> None:
-        async with client, await trio.open_tcp_stream("127.0.0.1", self._port) as server:
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._copy, client, server)
-                    await self._copy(server, client)
-                    nursery.cancel_scope.cancel()
-
-    async def _copy(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
-        async for data in source:
-            await target.send_all(data)
-            if self._words in data and not self.broken:
-                self.broken += 1
-                return
-
-
 async def test_a_broken_stream_is_resumed(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a server that waits for clients to come back, when the connection of a stream breaks, then the run goes on
     behind the last event; when the server does not wait, one line says why the run was cancelled."""
     with trio.fail_after(60):
         for grace, count, code in (("30", 20, 0), ("0", 10_000, 1)):
             async with serve_model("tokens.py", "--stream-grace", grace) as server, trio.open_nursery() as nursery:
-                proxy = Breaks(int(server.url.rpartition(":")[2]), b"event: output")
+                proxy = BreakingProxy(int(server.url.rpartition(":")[2]), b"event: output")
                 port = await nursery.start(proxy.serve)
                 arguments = ("run", "--url", f"http://127.0.0.1:{port}", "-i", f"count={count}", "-i", "delay=0.05")
                 async with open_command(*arguments, temporary=tmp_path / "t") as command:

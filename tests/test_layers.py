@@ -46,6 +46,7 @@ RUNNERS: Final = {
 SAME_NAMES: Final = {  # classes of one name, and whose name it is
     **dict.fromkeys(("Config", "Mode", "Status", "WebhookEvent"), "Cog's, in the modules that models import"),
     **dict.fromkeys(("Log", "Metric", "ShuttingDown"), "the owner's document's, for a message; and a public name"),
+    **dict.fromkeys(("LogEvent", "MetricEvent"), "of one event, as it is kept and as the client shows it"),
 }
 SHIELDS: Final = {  # that have no deadline of their own, and what ends them
     "orchestrator/worker_handle.py": "the service's shutdown, which always comes",
@@ -197,9 +198,10 @@ def test_D47_a_shield_without_a_deadline_has_an_end() -> None:
 
 @pytest.mark.covers("D45")
 def test_D45_the_http_client_is_behind_one_module() -> None:
-    """The model's process has one of its own for URLFile (D23); a test's client is another matter."""
+    """The process of a model has one of its own for URLFile (D23), and clients are another matter."""
     makers = {file for name in ("AsyncClient", "Client", "AsyncHTTPTransport") for file in _callers(name)}
-    assert makers == {"net/http_client.py", "sdk/_urls.py", "testing/server_process.py"}
+    clients = {"client/async_client.py", "client/sync_client.py", "testing/server_process.py"}
+    assert makers == {"net/http_client.py", "sdk/_urls.py"} | clients
 
 
 def test_the_tree_of_nurseries_shows_those_of_the_table() -> None:

@@ -20,6 +20,7 @@ from cog_trio.cli.options import NAME
 from cog_trio.cli.run.display import Display, plain
 from cog_trio.cli.run.output_writer import BadOutput
 from cog_trio.cli.run.remote_server import RemoteServer, ServerGone, ServerRefused, finished, refusal, understood
+from cog_trio.client.events import BadStream, ServerSentEvents
 from cog_trio.net.http_client import error_reason, open_body
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ SILENCE: Final = 60.0  # seconds without a byte of a stream, which has a comment
 PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each try to resume a stream that broke
 MAX_STATE: Final = 8 * 2**20  # bytes of a state that is read now and then; a larger one echoes large inputs
 CANCEL: Final = 10.0  # seconds for a cancel to be taken
-LARGEST: Final = 2**31  # bytes of an event: an output with its files
 WAITS: Final = httpx.Timeout(10.0, read=None, write=None, pool=None)
 STREAMS: Final = httpx.Timeout(10.0, read=SILENCE, write=None, pool=None)
 
@@ -254,31 +254,16 @@ async def events(
     when whoever reads comes back for the next one.
 
     Raises:
-      ServerRefused: one of them is no event, or larger than ``LARGEST``.
+      ServerRefused: one of them can't be read.
     """
-    name, id, data, begun, size = "", "", bytearray(), [b""], 0
+    found = ServerSentEvents()
     async for piece in pieces:
-        *ends, rest = piece.split(b"\n")
-        for end in ends:
-            line = b"".join([*begun, end]).removesuffix(b"\r")  # once: a line may be a file
-            begun = []
-            field, _, value = line.partition(b":")
-            value = value.removeprefix(b" ")
-            if field == b"event":
-                name = value.decode(errors="replace")
-            elif field == b"id":
-                id = value.decode(errors="replace")
-            elif field == b"data":
-                data += value
-            elif not line:
-                if name:
-                    with understood(f"the event {name}"):
-                        decoded = json.loads(data)
-                    yield name, decoded
-                    if id:
-                        on_id(id)
-                name, id, data, size = "", "", bytearray(), 0
-        begun.append(rest)
-        size += len(piece)
-        if size > LARGEST:
-            raise ServerRefused(f"the server sends an event of more than {LARGEST} bytes")
+        try:
+            for name, id, data in found.feed(piece):
+                with understood(f"the event {name}"):
+                    decoded = json.loads(data)
+                yield name, decoded
+                if id:
+                    on_id(id)
+        except BadStream as bad:
+            raise ServerRefused(str(bad)) from bad

@@ -6,27 +6,17 @@ place of each file; once the JSON is encoded, the marks are where the files belo
 
 from __future__ import annotations
 
-import base64
-import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import trio
 
 from cog_trio.cli.run.input_parser import STDIN, Read, data_url
 from cog_trio.cli.run.session import encode
-from cog_trio.files.mime import guess_mime
-
-PIECE: Final = 3 * 2**16  # bytes of a file that are read at a time: a multiple of 3
-
-
-class _File(NamedTuple):
-    path: Path
-    head: bytes  # of the data URL
-    size: int  # bytes of the file
+from cog_trio.client.json_body import InputFile
 
 
 class UploadBody:
@@ -36,8 +26,8 @@ class UploadBody:
         self.sent = 0  # bytes so far
         self.size = 0  # bytes in all
         self._read = read
-        self._files: dict[str, _File] = {}
-        self._parts: list[bytes | _File] = []
+        self._files: dict[str, InputFile] = {}
+        self._parts: list[bytes | InputFile] = []
 
     def __call__(self, source: str) -> bytes:
         """The content of a file whose text is the input.
@@ -56,10 +46,8 @@ class UploadBody:
         path = Path(source).expanduser()
         if source == STDIN or not path.is_file():  # what is not a regular file has no size
             return data_url(source, self._read(source))
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
         mark = secrets.token_hex(16)
-        self._files[mark] = _File(path, f"data:{guess_mime(source)};base64,".encode(), size)
+        self._files[mark] = InputFile.at(path)
         return mark
 
     def set(self, body: Mapping[str, Any]) -> None:
@@ -68,7 +56,7 @@ class UploadBody:
         marks = {mark.encode(): file for mark, file in self._files.items()}
         pieces = re.split(b"(%b)" % b"|".join(marks), encoded) if marks else [encoded]
         self._parts = [marks.get(piece, piece) for piece in pieces]
-        self.size = sum(len(part) if isinstance(part, bytes) else _encoded_size(part) for part in self._parts)
+        self.size = sum(len(part) if isinstance(part, bytes) else part.encoded_size for part in self._parts)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for part in self._parts:
@@ -76,18 +64,11 @@ class UploadBody:
                 self.sent += len(part)
                 yield part
                 continue
-            self.sent += len(part.head)
-            yield part.head
-            async with await trio.open_file(part.path, "rb") as file:
-                while content := await file.read(PIECE):
-                    piece = base64.b64encode(content)
-                    self.sent += len(piece)
-                    yield piece
+            pieces = part.pieces()
+            while piece := await trio.to_thread.run_sync(next, pieces, b""):
+                self.sent += len(piece)
+                yield piece
 
     def progress(self) -> tuple[int, int | None] | None:
         """Bytes that were sent, and of how many; None without files, and once all are sent."""
         return None if not self._files or self.sent == self.size else (self.sent, self.size)
-
-
-def _encoded_size(file: _File) -> int:
-    return len(file.head) + 4 * ((file.size + 2) // 3)

@@ -15,9 +15,10 @@ import trio
 from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError, WebSocketConnection, open_websocket_url
 
 from cog_trio.cli.run.display import Display
-from cog_trio.cli.run.http_run import LARGEST, show_event
+from cog_trio.cli.run.http_run import show_event
 from cog_trio.cli.run.remote_server import RemoteServer, ServerGone, ServerRefused, refusal, understood
 from cog_trio.cli.run.session import encode
+from cog_trio.client.events import LARGEST
 from cog_trio.net.http_client import error_reason, tls_context
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cog_trio.cli.run.input_parser import BadInputs, InputParser
-from cog_trio.cli.run.upload_body import PIECE, UploadBody
+from cog_trio.cli.run.upload_body import UploadBody
+from cog_trio.client.json_body import PIECE
 
 FILE = {"type": "string", "format": "uri"}
 PARSER = InputParser(
