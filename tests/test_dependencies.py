@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from importlib.metadata import requires, version
+from importlib.metadata import metadata, requires, version
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +18,17 @@ from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parent.parent
 MODULES: Final = {"yaml": "pyyaml"}  # that have another name than their distribution
-BROUGHT: Final = {"h11": "httpx", "h2": "hypercorn", "httpcore": "httpx", "wsproto": "hypercorn"}  # and by what
+BROUGHT: Final = {  # by what we require
+    "anyio": "httpx",
+    "h11": "httpx",
+    "h2": "hypercorn",
+    "httpcore": "httpx",
+    "wsproto": "hypercorn",
+}
 CAPPED: Final = {"hypercorn"}  # we subclass its parts
 MODELS_OWN: Final = {"pydantic", "pydantic_core"}  # used if a model has brought them
-EXTRAS: Final = ("cli", "reload", "test")
+NO_USERS: Final = {"all", "dev", "docs"}  # extras that say nothing about what the package imports
+EXTRAS: Final = {*(metadata("cog-trio").get_all("Provides-Extra") or [])} - NO_USERS
 
 
 def _requirements(extra: str = "") -> list[Requirement]:

@@ -245,6 +245,7 @@ def test_only_settings_reads_the_environment_in_the_parent() -> None:
         "cli/__init__.py",  # whether a shell asks for completions
         "cli/completion.py",
         "cli/launch_plan.py",
+        "cli/wheel/command.py",  # where the user's cache is
         "server/http.py",
         "service/open_service.py",
         "orchestrator/spawn.py",

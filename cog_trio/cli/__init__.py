@@ -34,13 +34,16 @@ COMMANDS: Final = {
     "dockerfile": Row(
         "cog_trio.cli.dockerfile.command", "Write a Dockerfile for the model of FOLDER, from its cog.yaml."
     ),
+    "wheel": Row(
+        "cog_trio.cli.wheel.command", "Write the wheel that makes cog build use cog-trio, and print its path."
+    ),
     "completion": Row("cog_trio.cli.completion", "Print the script that makes SHELL complete cog-trio."),
 }
 ALIASES: Final = {"predict": "run"}  # Cog's older names
 IMAGES: Final = "images are built by docker: cog-trio dockerfile -o Dockerfile, then docker build"
 ELSEWHERE: Final = {  # commands of Cog that are not ours, and what to use instead
-    "build": f"{IMAGES} -t NAME .",
-    "push": f"{IMAGES} and docker push",
+    "build": f"{IMAGES} -t NAME .; or, with Cog's: COG_SDK_WHEEL=$(cog-trio wheel) cog build",
+    "push": f"{IMAGES} and docker push; or, with Cog's: COG_SDK_WHEEL=$(cog-trio wheel) cog push",
     "login": "log in to your registry by docker login",
     "exec": "a command in the image is run by docker run IMAGE COMMAND; here, run it in your environment",
 }

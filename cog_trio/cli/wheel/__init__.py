@@ -1,0 +1,1 @@
+"""``cog-trio wheel``."""
