@@ -38,6 +38,7 @@ RUNNERS: Final = {
     "cli/run/local_run.py",
     "cli/run/remote_run.py",
     "cli/schema/describe_model.py",
+    "portal.py",
     "worker/process/io_thread.py",
     "worker/executors/trio_executor.py",
 }

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 
 log: Final = logging.getLogger("cog_trio.service")
+NO_TRIO: Final = (
+    "open_service needs an event loop of trio: start the program by trio.run(main), or take "
+    "cog_trio.portal.start_service, which works under asyncio and without a loop"
+)
 
 
 class ServiceBroken(Exception):
@@ -68,9 +72,12 @@ async def open_service(
     Raises:
       BadModel: if there is no such file or folder, or its cog.yaml is wrong.
       ServiceBroken: if the service itself failed; what the block raised passes through unchanged.
+      RuntimeError: outside of trio; the text says what to do.
 
     Cancellation: predictions are cancelled, the worker is ended and reaped; both take bounded time.
     """
+    if not trio.lowlevel.in_trio_run():
+        raise RuntimeError(NO_TRIO)
     chosen, variables = settings or Settings(), dict(environment or {})
     predict, trains, folder = _text(model), _text(train), _text(cwd)
     files = _text(output_folder)

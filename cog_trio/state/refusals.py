@@ -36,6 +36,9 @@ class Rejected(Exception):
 class NotReady(Rejected):
     """There is no worker that could run it, or the service is shutting down."""
 
+    def __str__(self) -> str:
+        return f"{self.text} In a program: await service.wait_ready()." if self.text == STARTING else self.text
+
 
 class ShuttingDown(NotReady):
     """The service is shutting down."""
