@@ -27,13 +27,13 @@ PLAYED: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--pro
 USER: Final = 23_456
 MODEL: Final = """\
 import os, pathlib, subprocess
-import words
+import local_words, requests, structlog, words  # Cog's SDK brings two of them
 from cog import BaseRunner
 
 class Runner(BaseRunner):
     def run(self, name: str) -> dict:
         return {
-            "said": f"{words.GREETING} {name}",
+            "said": f"{words.GREETING} {name}{local_words.GREETING}",
             "environment": os.environ["GREETING"],
             "built": pathlib.Path("/opt/built").read_text(),
             "tool": subprocess.run(["played-tool"], capture_output=True, text=True, check=True).stdout,
@@ -92,36 +92,36 @@ def _write_package(scratch: Path) -> None:
 
 
 def _write_wheels(scratch: Path) -> None:
-    """This project's wheel, and one that the model requires."""
-    wheels = scratch / "wheels"
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    info = "words-1.0.dist-info"
-    with zipfile.ZipFile(wheels / "words-1.0-py3-none-any.whl", "w") as archive:
-        archive.writestr("words.py", "GREETING = 'hello'\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: words\nVersion: 1.0\n")
+    """An index of one wheel that the model requires."""
+    (scratch / "wheels").mkdir()
+    _write_wheel(scratch / "wheels", "words", "hello")
+
+
+def _write_wheel(folder: Path, name: str, greeting: str) -> None:
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}.py", f"GREETING = {greeting!r}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         archive.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
-        archive.writestr(f"{info}/RECORD", "words.py,,\n" + "".join(f"{info}/{n},,\n" for n in ("METADATA", "WHEEL")))
+        archive.writestr(f"{info}/RECORD", f"{name}.py,,\n" + "".join(f"{info}/{n},,\n" for n in ("METADATA", "WHEEL")))
 
 
 @pytest.mark.timeout(150)
 async def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
-    """Given a cog.yaml with system packages, requirements, commands and variables, when its Dockerfile is built and
-    run, then the model sees all of them, as the user that was asked for, from a read-only /src; its HEALTHCHECK
-    passes, the readiness file is there, and SIGTERM to tini ends it with 0."""
+    """Given a cog.yaml with system packages, requirements (a wheel of the folder among them), commands and variables,
+    and a cog-trio that no index has, when its Dockerfile is built and run, then the model sees all of it, as the user
+    that was asked for, from a read-only /src; its HEALTHCHECK passes, the readiness file is there, and SIGTERM to tini
+    ends it with 0."""
     _need_debian()
     context, scratch = tmp_path / "model", tmp_path / "scratch"
     (context / "needs").mkdir(parents=True)
     (scratch / "layer").mkdir(parents=True)
     (context / "run.py").write_text(MODEL)
     (context / "cog.yaml").write_text(CONFIG)
-    (context / "needs" / "requirements.txt").write_text("-r more.txt\n")
+    (context / "needs" / "requirements.txt").write_text("-r more.txt\n./needs/local_words-1.0-py3-none-any.whl\n")
+    _write_wheel(context / "needs", "local_words", "!")
     (context / "needs" / "more.txt").write_text("words==1.0\n")
     _write_package(scratch)
     _write_wheels(scratch)
@@ -140,7 +140,7 @@ async def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
             assert init.uids().real == USER
             reply = await server.predict({"name": "world"})
             assert reply.json()["output"] == {
-                "said": "hello world",
+                "said": "hello world!",
                 "environment": 'she said "hi" for $5 \\ today',
                 "built": 'of the build, she said "hi" for $5 \\ today\n',
                 "tool": "tool",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cog_trio.cli.dockerfile.requirements import NAME, normalized, read_requirements
+from cog_trio.cli.dockerfile.requirements import BY_GIT, read_packages, read_requirements
 from cog_trio.config.cog_yaml import BUILD_KEYS, FILE, KEYS, Config, environment, load_config, reserved_names
 from cog_trio.config.yaml_source import SourceMark, read_yaml
 
@@ -20,7 +20,17 @@ PYTHON: Final = "3.13"  # where cog.yaml names none, as Cog has it
 VERSION: Final = re.compile(r"3\.(\d+)(\.\d+)?")
 OLDEST: Final = 10  # minor version of Python that cog-trio runs on
 PACKAGE: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+|/[a-z0-9-]+)?")
-OPTION: Final = re.compile(r"(^|\s)-")
+TOOLS: Final[Mapping[str, str]] = {  # packages of what commands call and slim images lack; Cog's own base has them
+    "cc": "build-essential",
+    "curl": "curl",
+    "g++": "build-essential",
+    "gcc": "build-essential",
+    "git": "git",
+    "make": "make",
+    "wget": "wget",
+    "xz": "xz-utils",
+}
+CALL: Final = re.compile(rf"(?<![\w./$-])({'|'.join(map(re.escape, TOOLS))})(?=\s|$)|{re.escape(BY_GIT)}")
 HEREDOC: Final = re.compile(r"(^|\s)\d*<<-?[\"']?\w")  # a word that Docker takes for the start of one
 MOUNT: Final = re.compile(r"[^\s,\"'\\$]+")
 READ: Final = (
@@ -57,7 +67,9 @@ class Build:
     config: Config
     python: str = PYTHON
     system_packages: tuple[str, ...] = ()
-    python_packages: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()  # Debian packages of what commands and requirements call
+    python_packages: tuple[str, ...] = ()  # lines as a requirements file has them: requirements, then options of pip
+    wheels: tuple[str, ...] = ()  # files of the folder that are installed, relative to it
     requirements: tuple[str, ...] = ()  # files, the named one first, then those that it includes
     hashed: bool = False  # the requirements carry hashes
     names: frozenset[str] = frozenset()  # of all distributions that are required, normalized
@@ -73,9 +85,17 @@ class Build:
         """Whether the requirements name cog-trio themselves."""
         return "cog-trio" in self.names
 
+    @property
+    def pip_words(self) -> list[str]:
+        """``python_packages`` as words of a pip command."""
+        return [word for line in self.python_packages for word in (line.split() if line[0] == "-" else [line])]
 
-def read_build(folder: Path) -> Build:
+
+def read_build(folder: Path, python: str | None = None) -> Build:
     """Read the cog.yaml of a folder, and the requirements files that it names.
+
+    Args:
+      python: takes the place of its ``python_version``.
 
     Raises:
       BadModel, BadFile: with one line for the user.
@@ -88,25 +108,36 @@ def read_build(folder: Path) -> Build:
     if section is not None:
         section.slips(fields, READ, IGNORED)
     _one_line(top.get("environment"))
-    packages = tuple(_python_packages(fields.get("python_packages")))
+    packages = read_packages(folder, fields.get("python_packages"))
     requirements = read_requirements(folder, fields.get("python_requirements"))
-    if packages and requirements.files:
+    if packages.lines and requirements.files:
         fields["python_packages"].wrong("and python_requirements are both there: keep python_requirements")
+    before, after = (tuple(_commands(fields.get(key))) for key in ("pre_install", "run"))
+    system = tuple(dict.fromkeys(_system_packages(fields.get("system_packages"))))
+    needed = packages if packages.lines else requirements
     return Build(
         config,
-        _python(fields.get("python_version")),
-        tuple(dict.fromkeys(_system_packages(fields.get("system_packages")))),
-        packages,
+        python or _python(fields.get("python_version")),
+        system,
+        tuple(_tools((*before, *after), needed.by_git, system)),
+        packages.lines,
+        needed.wheels,
         requirements.files,
-        requirements.hashed,
-        requirements.names | {normalized(name[0]) for name in map(NAME.match, packages) if name},
-        tuple(_commands(fields.get("pre_install"))),
-        tuple(_commands(fields.get("run"))),
+        needed.hashed,
+        needed.names,
+        before,
+        after,
         _one_line(fields.get("environment")),
         _truth(fields.get("gpu")),
         (*config.warnings, *_warnings(fields)),
         tuple(_unknown(top, fields)),
     )
+
+
+def is_python(version: str) -> bool:
+    """Whether it is a version of Python that cog-trio runs on."""
+    match = VERSION.fullmatch(version)
+    return match is not None and int(match[1]) >= OLDEST
 
 
 def _python(mark: SourceMark | None) -> str:
@@ -117,18 +148,16 @@ def _python(mark: SourceMark | None) -> str:
     if match is None:
         mark.wrong('must be a version like "3.12"')
     if int(match[1]) < OLDEST:
-        mark.wrong(f"is {match[0]}, but cog-trio needs Python 3.{OLDEST} or newer")
+        mark.wrong(f"is {match[0]}, but cog-trio needs Python 3.{OLDEST} or newer (--python overrides it)")
     return match[0]
 
 
-def _python_packages(mark: SourceMark | None) -> Iterator[str]:
-    for item in mark.items("a list of texts") if mark is not None else ():
-        text = item.text().strip()
-        if not text or not text.isprintable():
-            item.wrong("must be a text on one line")
-        if OPTION.search(text):
-            item.wrong("holds an option of pip: write it into a file, and name that by python_requirements")
-        yield text
+def _tools(commands: tuple[Command, ...], by_git: bool, system: tuple[str, ...]) -> Iterator[str]:
+    """The packages of what is called, but for those that are named anyway."""
+    called = {match[1] or "git" for command in commands for match in CALL.finditer(command.text)}
+    named = {re.split("[:=/]", name)[0] for name in system}
+    packages = {TOOLS[name] for name in (called | {"git"} if by_git else called)}
+    yield from sorted(packages - named)
 
 
 def _system_packages(mark: SourceMark | None) -> Iterator[str]:

@@ -60,4 +60,4 @@ def missing_package_advice(cause: str, folder: str | Path, config_file: str = FI
 
 def _install(build: Build, folder: Path) -> str:
     files = [f"-r {shlex.quote(str(folder / name))}" for name in build.requirements[:1]]
-    return f"pip install {' '.join([*files, *map(shlex.quote, build.python_packages)])}"
+    return f"pip install {' '.join([*files, *map(shlex.quote, build.pip_words)])}"

@@ -23,7 +23,10 @@ from cog_trio.config.cog_yaml import FILE
 BASE: Final = "python:{python}-slim-bookworm"  # the Debian release is named: system packages stay what they are
 ENTRY: Final = ("python", "-m", "cog_trio.server.http")
 HEADER: Final = f"# Written by `cog-trio dockerfile` from {FILE}."
+UNUSED: Final = "/(test|tests|idlelib|lib2to3|site-packages|dist-packages)/"  # not needed, or compiled by pip
 FILES: Final = "/tmp/cog-trio"  # where requirements wait for pip
+LIST: Final = f"{FILES}/python_packages.txt"
+EXTRA: Final = "[cog]"  # of cog-trio: what Cog's SDK brings, so that models find it
 PROBE: Final = (
     "import http.client as h, json, os, ssl, sys; "
     "at = '127.0.0.1', int(os.environ.get('PORT') or 5000); "
@@ -38,7 +41,7 @@ PROBE: Final = (
 class Image:
     """What the command line says about the image, beside cog.yaml."""
 
-    runtime: str  # what pip installs as cog-trio, or a wheel in the model's folder
+    runtime: str | None  # what pip installs as cog-trio, or a wheel in the model's folder; None: the model requires it
     base: str | None = None
     user: int | None = None  # uid and gid that everything runs as; None: root, as in Cog's images
 
@@ -66,6 +69,10 @@ def _parts(build: Build, image: Image) -> Iterator[list[str]]:
     if build.environment:
         yield [f"ARG {name}={_quoted(value)}" for name, value in build.environment.items()]
     yield list(_system(build))
+    yield [
+        "# the official images have no bytecode of Python's own library: each container would compile it at its start",
+        f"RUN python -m compileall -q -x '{UNUSED}' \"$(python -c 'import os; print(os.path.dirname(os.__file__))')\"",
+    ]
     yield [_run(command) for command in build.before]
     yield list(_packages(build, image))
     yield [_run(command) for command in build.after]
@@ -81,7 +88,7 @@ def _parts(build: Build, image: Image) -> Iterator[list[str]]:
 
 
 def _system(build: Build) -> Iterator[str]:
-    names = ["tini", *(name for name in build.system_packages if name != "tini")]
+    names = ["tini", *(name for name in build.system_packages if name != "tini"), *build.tools]
     yield "# hadolint ignore=DL3008"  # versions are the base image's; whoever wants others writes name=version
     yield (
         "RUN apt-get update \\\n"
@@ -93,19 +100,31 @@ def _system(build: Build) -> Iterator[str]:
 
 def _packages(build: Build, image: Image) -> Iterator[str]:
     """One pip for all, so that its resolver sees cog-trio and the model's packages together."""
-    wheel = image.runtime if image.runtime.endswith(".whl") else None
-    runtime = [] if build.runtime_required else [f"{FILES}/{wheel.rpartition('/')[2]}" if wheel else image.runtime]
-    if wheel and not build.runtime_required:
-        yield f"COPY {_exec(wheel, FILES + '/')}"
-    for file in build.requirements:
+    runtime: list[str] = []
+    if image.runtime is not None:
+        wheel = image.runtime if image.runtime.endswith(".whl") else None
+        runtime = [f"{FILES}/{wheel.rpartition('/')[2]}{EXTRA}" if wheel else image.runtime]
+        if wheel:
+            yield f"COPY {_exec(wheel, FILES + '/')}"
+    for file in (*build.requirements, *build.wheels):
         yield f"COPY {_exec(file, f'{FILES}/{file}')}"
-    named = ["-r", f"{FILES}/{build.requirements[0]}"] if build.requirements else []
+    if build.wheels:
+        yield f"WORKDIR {FILES}"  # they are named relative to it
+    before, named = "", [*build.python_packages]
+    if build.requirements:
+        named = ["-r", f"{FILES}/{build.requirements[0]}"]
+    elif build.hashed or any(line.startswith("-") for line in build.python_packages):
+        lines = " ".join(map(shlex.quote, build.python_packages))
+        before = f"mkdir -p {FILES} && printf '%s\\n' {lines} > {LIST} \\\n    && "
+        named = ["-r", LIST]
     pinned = "# hadolint ignore=DL3013"  # what stands in cog.yaml is installed as it stands there
     if build.hashed and runtime:  # with hashes pip takes nothing that has none
-        yield f"RUN {_pip(named)}"
+        yield f"RUN {before}{_pip(named)}"
         yield f"{pinned}\nRUN {_pip(runtime)} \\\n    && python -m pip check"
     else:
-        yield f"{pinned}\nRUN {_pip([*runtime, *build.python_packages, *named])}"
+        yield f"{pinned}\nRUN {before}{_pip([*runtime, *named])}"
+    if build.wheels:
+        yield "WORKDIR /"
 
 
 def _pip(what: list[str]) -> str:

@@ -1,8 +1,8 @@
-"""pip's requirements files as an image needs them: which files they are, and what can't be installed from them.
+"""pip's requirements as an image needs them: which files they are, and what can't be installed from them.
 
-Lines are read as pip reads them (comments, joined lines), options are left to pip. What the file includes by ``-r`` and
-``-c`` is followed inside the model's folder, each file once; a path is refused, since the model's own files are copied
-only after its packages were installed.
+Lines of a file are read as pip reads them (comments, joined lines), options are left to pip. What the file includes by
+``-r`` and ``-c`` is followed inside the model's folder, each file once. A wheel of that folder is copied beside the
+file; any other path is refused, since the model's own files are copied only after its packages were installed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,35 @@ INCLUDE: Final = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-
 NAME: Final = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 EDITABLE: Final = re.compile(r"(?:-e|--editable)[\s=]+(?P<target>.+)")
 ARCHIVES: Final = (".whl", ".tar.gz", ".zip")
+WHEEL: Final = re.compile(r"(?P<file>[^\s;:@\[]+\.whl)(\[[^\]]*\])?(\s*;.*)?")  # a path, with extras and a marker
+BY_GIT: Final = "git+"  # pip calls git for it
+SWITCHES: Final = ("--pre", "--no-index", "--prefer-binary", "--require-hashes")  # options of a requirements file
+VALUED: Final = {  # those that have a value; it can't be a path, which the image does not have
+    "-f": "--find-links",
+    "-i": "--index-url",
+    "--extra-index-url": "--extra-index-url",
+    "--find-links": "--find-links",
+    "--index-url": "--index-url",
+    "--no-binary": "--no-binary",
+    "--only-binary": "--only-binary",
+    "--trusted-host": "--trusted-host",
+}
+URLS: Final = ("--find-links", "--index-url", "--extra-index-url")
+OF_ONE: Final = ("--hash", "--config-settings", "--global-option")  # they stay on the line of their requirement
+WHEEL_END: Final = re.compile(r"\.whl($|[\s;\[])")
 MAX_FILES: Final = 100  # requirements files of one model
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """The files, and what pip must be told because of them."""
+    """What pip is to install, as files or as lines, and what an image needs for it."""
 
     files: tuple[str, ...] = ()  # relative to the model's folder, the named one first
+    lines: tuple[str, ...] = ()  # as a file has them: requirements, then options of pip
     hashed: bool = False
     names: frozenset[str] = frozenset()  # of distributions, normalized
+    wheels: tuple[str, ...] = ()  # files in the model's folder, relative to it
+    by_git: bool = False
 
 
 def normalized(name: str) -> str:
@@ -47,8 +66,9 @@ def read_requirements(folder: Path, mark: SourceMark | None) -> Requirements:
         return Requirements()
     files: dict[str, None] = {}
     waiting = [(mark.text("the name of a file"), f"{mark.path}:{mark.line}: {mark.key}", True)]
-    hashed = False
+    hashed = by_git = False
     names: set[str] = set()
+    wheels: dict[str, None] = {}
     while waiting:
         file, where, installs = waiting.pop(0)
         file = os.path.normpath(file)
@@ -62,16 +82,91 @@ def read_requirements(folder: Path, mark: SourceMark | None) -> Requirements:
         for number, line in _lines(folder / file):
             where = f"{folder / file}:{number}"
             hashed = hashed or "--hash" in line
+            by_git = by_git or BY_GIT in line
             if include := INCLUDE.fullmatch(line):
                 name = include["file"].strip()
                 if "://" not in name:
                     path = os.path.join(os.path.dirname(file), name)
                     waiting.append((path, where, installs and not line.startswith(("-c", "--c"))))
+            elif wheel := find_wheel(folder, line):
+                wheels[wheel] = None
+                names.add(wheel_name(wheel))
             elif _is_path(line):
                 raise BadFile(f"{where}: {line[:60]} is a path: the model's files are not there yet when pip runs")
             elif installs and (found := NAME.match(line)):  # a constraint alone brings nothing
                 names.add(normalized(found["name"]))
-    return Requirements(tuple(files), hashed, frozenset(names))
+    return Requirements(tuple(files), (), hashed, frozenset(names), tuple(wheels), by_git)
+
+
+def read_packages(folder: Path, mark: SourceMark | None) -> Requirements:
+    """Read a list of requirements, which may have options of pip behind them or as items of their own.
+
+    Raises:
+      BadFile: it is no such list, or something in it can't be installed in an image.
+    """
+    requirements: dict[str, None] = {}
+    options: dict[str, None] = {}
+    names: set[str] = set()
+    wheels: dict[str, None] = {}
+    for item in mark.items("a list of texts") if mark is not None else ():
+        text = item.text().strip()
+        if not text or not text.isprintable():
+            item.wrong("must be a text on one line")
+        words = text.split()
+        end = next((number for number, word in enumerate(words) if word.startswith("-")), len(words))
+        requirement = " ".join(words[:end])
+        of_one = []
+        for option in _options(item, words[end:]):
+            if option.startswith(OF_ONE):
+                of_one.append(option)
+            else:
+                options[option] = None
+        if wheel := find_wheel(folder, requirement):
+            wheels[wheel] = None
+            names.add(wheel_name(wheel))
+        elif WHEEL_END.search(requirement) and "://" not in requirement:
+            item.wrong(f"names {requirement[:60]}, but there is no such wheel in {folder}")
+        elif requirement and _is_path(requirement):
+            item.wrong(f"names {requirement[:60]}, which is a path: the model's files are not there yet when pip runs")
+        elif found := NAME.match(requirement):
+            names.add(normalized(found["name"]))
+        if requirement:
+            requirements[" ".join([requirement, *of_one])] = None
+    lines = (*requirements, *options)
+    text = "\n".join(lines)
+    return Requirements((), lines, "--hash" in text, frozenset(names), tuple(wheels), BY_GIT in text)
+
+
+def _options(item: SourceMark, words: list[str]) -> Iterator[str]:
+    """The options of pip that stand behind a requirement or for themselves, as lines of a requirements file."""
+    while words:
+        name, equals, value = words.pop(0).partition("=")
+        if name in SWITCHES and not equals:
+            yield name
+        elif name in OF_ONE and equals:
+            yield f"{name}={value}"
+        elif name in VALUED and (value or words):
+            long, value = VALUED[name], value or words.pop(0)
+            if long in URLS and "://" not in value:
+                item.wrong(f"holds {name} {value}, which is a path: the image has only what a URL leads to")
+            yield f"{long} {value}"
+        else:
+            item.wrong(f"holds {name}, which is not an option that a requirements file can have")
+
+
+def find_wheel(folder: Path, requirement: str) -> str | None:
+    """The file of a wheel in the model's folder that a requirement names, relative to it; None if it names none."""
+    found = WHEEL.fullmatch(requirement)
+    if found is None:
+        return None
+    file = os.path.normpath(found["file"])
+    inside = not os.path.isabs(file) and not file.startswith("..") and file.isprintable()
+    return file if inside and (folder / file).is_file() else None
+
+
+def wheel_name(file: str) -> str:
+    """The distribution that is in a wheel."""
+    return normalized(os.path.basename(file).partition("-")[0])
 
 
 def _is_path(line: str) -> bool:

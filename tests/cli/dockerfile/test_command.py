@@ -13,7 +13,10 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner, Result
 
+from cog_trio import __version__
+from cog_trio.cli.dockerfile.build_section import read_build
 from cog_trio.cli.dockerfile.command import command
+from cog_trio.cli.wheel import pack
 
 HADOLINT: Final = shutil.which(
     "hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -21,6 +24,7 @@ HADOLINT: Final = shutil.which(
 
 # click before 8.2 mixes the streams unless it is told not to
 APART: Final[dict[str, Any]] = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+RUNTIME: Final = "cog-trio==0.1.0"  # else a wheel is written, since the tests do not run on a release
 PLAIN: Final = "run: run.py:Runner\n"
 PACKAGES: Final = PLAIN + (
     "build:\n  python_version: 3.11\n  gpu: true\n  cuda: '12.1'\n"
@@ -32,6 +36,9 @@ PACKAGES: Final = PLAIN + (
 REQUIREMENTS: Final = "predict: predict.py\ntrain: train.py:train\nconcurrency: {max: 3}\n" + (
     "build: {python_requirements: more/requirements.txt, pre_install: ['true']}\n"
     "environment: ['GREETING=he said \"hi\" \\ for $5', 'EMPTY=']\n"
+)
+OPTIONS: Final = PLAIN + (
+    "build: {python_packages: [torch --pre, ./cog_trio-0.1.0-py3-none-any.whl], run: ['curl https://x > /x']}\n"
 )
 HASHED: Final = PLAIN + "build: {python_requirements: hashed.txt}\n"
 
@@ -54,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 def _run(folder: Path, text: str, *arguments: str) -> Result:
     (folder / "cog.yaml").write_text(text)
-    return CliRunner(**APART).invoke(command, [str(folder), *arguments], standalone_mode=False)
+    return CliRunner(**APART).invoke(command, [str(folder), "--runtime", RUNTIME, *arguments], standalone_mode=False)
 
 
 def _lines(result: Result) -> list[str]:
@@ -136,7 +143,123 @@ def test_runtime_and_base_can_be_named(folder: Path) -> None:
     lines = _lines(_run(folder, PLAIN, "--base", digest, "--runtime", "cog_trio-0.1.0-py3-none-any.whl"))
     assert f"FROM {digest}" in lines
     assert 'COPY ["cog_trio-0.1.0-py3-none-any.whl", "/tmp/cog-trio/"]' in lines
-    assert "RUN python -m pip install --no-cache-dir /tmp/cog-trio/cog_trio-0.1.0-py3-none-any.whl" in lines
+    assert "RUN python -m pip install --no-cache-dir '/tmp/cog-trio/cog_trio-0.1.0-py3-none-any.whl[cog]'" in lines
+
+
+def test_a_release_is_required_by_its_version_with_what_cogs_sdk_brings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "is_from_index", lambda: True)
+    (folder / "cog.yaml").write_text(PLAIN)
+    result = CliRunner(**APART).invoke(command, [str(folder)], standalone_mode=False)
+    assert f"RUN python -m pip install --no-cache-dir 'cog-trio[cog]=={__version__}'" in _lines(result)
+    assert result.stderr == ""
+
+
+def test_a_cog_trio_that_no_index_has_is_written_beside_as_a_wheel(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "is_from_index", lambda: False)
+    wheel = pack.pack_own()
+    (folder / wheel.name).unlink()
+    (folder / "cog.yaml").write_text(PLAIN)
+    result = CliRunner(**APART).invoke(command, [str(folder)], standalone_mode=False)
+    lines = _lines(result)
+    assert f'COPY ["{wheel.name}", "/tmp/cog-trio/"]' in lines
+    assert f"RUN python -m pip install --no-cache-dir '/tmp/cog-trio/{wheel.name}[cog]'" in lines
+    assert (folder / wheel.name).read_bytes() == wheel.data
+    assert f"wrote {folder / wheel.name}, which the image installs" in result.stderr
+    (folder / wheel.name).unlink()
+    (folder / "cog.yaml").write_text(REQUIREMENTS)  # it requires cog-trio itself
+    assert CliRunner(**APART).invoke(command, [str(folder)], standalone_mode=False).exception is None
+    assert not (folder / wheel.name).exists()
+
+
+@pytest.mark.parametrize(
+    ("build", "tools"),
+    [
+        ("run: ['curl -sSL https://x | tar -xzf -']", "curl"),
+        ("run: ['apt-get update && wget https://x', 'true; git clone https://y']", "git wget"),
+        ("pre_install: ['cd /x && make -j4', '(xz -d x)']", "make xz-utils"),
+        ("run: ['gcc -c x.c', 'g++ y.cc']", "build-essential"),
+        ("run: ['pip install git+https://x/y']", "git"),
+        ("python_packages: ['git+https://x/y@v1']", "git"),
+        ("python_packages: ['y @ git+https://x/y']", "git"),
+        ("python_requirements: more/requirements.txt", "git"),
+        ("system_packages: ['git=1:2.39.5-0'], run: ['git clone https://y']", ""),
+        ("run: ['echo git-lfs curly /opt/curl ./make libcurl; make-it --git x.wget']", ""),
+    ],
+)
+def test_what_commands_and_requirements_call_is_installed(folder: Path, build: str, tools: str) -> None:
+    """A slim image has none of it, where Cog's own base has."""
+    (apt,) = (line for line in _lines(_run(folder, f"{PLAIN}build: {{{build}}}\n")) if "apt-get install -y" in line)
+    given = "git=1:2.39.5-0 " if "git=" in build else ""
+    assert f"--no-install-recommends tini {given}{tools}{' ' if tools else ''}    &&" in apt
+
+
+def test_options_of_pip_go_into_a_requirements_file(folder: Path) -> None:
+    packages = (
+        '["torch==2.0 --extra-index-url https://h/whl --pre", "-f https://h/links", "--find-links=https://h/links",'
+        " \"six; python_version < '4'\"]"
+    )
+    lines = _lines(_run(folder, f"{PLAIN}build: {{python_packages: {packages}}}\n"))
+    file = "/tmp/cog-trio/python_packages.txt"
+    wanted = "torch==2.0 'six; python_version < '\"'\"'4'\"'\"'' '--extra-index-url https://h/whl' --pre '--find-links https://h/links'"
+    assert (
+        f"RUN mkdir -p /tmp/cog-trio && printf '%s\\n' {wanted} > {file}     && "
+        f"python -m pip install --no-cache-dir {RUNTIME} -r {file}"
+    ) in lines
+
+
+def test_a_package_with_a_hash_is_installed_apart_from_cog_trio(folder: Path) -> None:
+    lines = _lines(_run(folder, f"{PLAIN}build: {{python_packages: ['six==1.16.0 --hash=sha256:{'0' * 64}']}}\n"))
+    pips = [line for line in lines if "pip install" in line]
+    assert f"'six==1.16.0 --hash=sha256:{'0' * 64}' > " in pips[0]
+    assert pips[0].endswith("--no-cache-dir -r /tmp/cog-trio/python_packages.txt")
+    assert pips[1].endswith(f"{RUNTIME}     && python -m pip check")
+
+
+@pytest.mark.parametrize("how", ["packages", "requirements"])
+def test_a_local_wheel_is_copied_before_it_is_installed(folder: Path, how: str) -> None:
+    (folder / "wheels").mkdir()
+    (folder / "wheels" / "own-1-py3-none-any.whl").touch()
+    line = "./wheels/own-1-py3-none-any.whl[x]; python_version < '4'"
+    (folder / "local.txt").write_text(f"{line}\n")
+    value = f'python_packages: ["{line}"]' if how == "packages" else "python_requirements: local.txt"
+    lines = _lines(_run(folder, f"{PLAIN}build: {{{value}}}\n"))
+    copied = lines.index('COPY ["wheels/own-1-py3-none-any.whl", "/tmp/cog-trio/wheels/own-1-py3-none-any.whl"]')
+    (installed,) = (number for number, text in enumerate(lines) if "pip install" in text)
+    assert copied < lines.index("WORKDIR /tmp/cog-trio") < installed < lines.index("WORKDIR /")
+    assert "own" in read_build(folder).names
+
+
+def test_python_can_be_named_in_place_of_an_old_one(folder: Path) -> None:
+    lines = _lines(_run(folder, f"{PLAIN}build: {{python_version: '3.8'}}\n", "--python", "3.11"))
+    assert "FROM python:3.11-slim-bookworm" in lines
+
+
+def test_no_variable_of_the_image_itself_is_set(folder: Path) -> None:
+    names = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES")
+    listed = ", ".join(f"{name}=/x" for name in names)
+    result = _run(folder, f"{PLAIN}environment: [{listed}]\nbuild: {{environment: [{listed}]}}\n")
+    assert "/x" not in result.stdout
+    for name in names:
+        assert sum(f" {name}" in line for line in result.stderr.splitlines()) == 2, name
+
+
+@pytest.mark.process
+def test_bytecode_of_pythons_own_library_is_compiled(folder: Path) -> None:
+    (line,) = (line for line in _lines(_run(folder, PLAIN)) if "compileall" in line)
+    script = (
+        line.removeprefix("RUN ").replace("python -c", f"{sys.executable} -c").replace("python -m compileall", "echo")
+    )
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.split() == [
+        "-q",
+        "-x",
+        "/(test|tests|idlelib|lib2to3|site-packages|dist-packages)/",
+        os.path.dirname(os.__file__),
+    ]
 
 
 def test_same_input_same_bytes_and_only_its_own_file_is_overwritten(folder: Path) -> None:
@@ -186,8 +309,12 @@ def test_what_cogs_build_would_do_and_this_does_not_is_told(folder: Path) -> Non
         ("build: {run: ['']}\n", "must be a command"),
         ("build: {run: ['echo a \\ ']}\n", "would join it with what comes after it"),
         ("build: {run: ['cat <<EOF']}\n", "begins a here-document"),
-        ("build: {python_packages: ['--index-url http://host']}\n", "option of pip"),
-        ("build: {python_packages: ['torch --pre']}\n", "option of pip"),
+        ("build: {python_packages: ['torch --user']}\n", "holds --user, which is not an option"),
+        ("build: {python_packages: ['torch -f']}\n", "holds -f, which is not an option"),
+        ("build: {python_packages: ['torch -f wheels']}\n", "holds -f wheels, which is a path"),
+        ("build: {python_packages: [gone-1-py3-none-any.whl]}\n", "names gone-1-py3-none-any.whl, but there is no"),
+        ("build: {python_packages: [../up-1-py3-none-any.whl]}\n", "no such wheel"),
+        ("build: {python_packages: [./package]}\n", "which is a path"),
         ("build: {run: [{command: x, mounts: [{type: bind, id: a, target: b}]}]}\n", "must be secret"),
         ("build: {run: [{command: x, mounts: [{type: secret, id: 'a,b', target: b}]}]}\n", "needs a id"),
         ("build: {gpu: 'yes'}\n", "build.gpu must be true or false"),
@@ -204,12 +331,31 @@ def test_wrong_build_is_one_line_with_file_line_and_key(folder: Path, text: str,
 
 
 @pytest.mark.parametrize(
-    "line", [".", "./a", "-e .", "-e a", "--editable=a", "a/b.whl", "b.whl", "file:b", "x @ file:///b", "/a"]
+    "line",
+    [
+        ".",
+        "./a",
+        "-e .",
+        "-e a",
+        "--editable=a",
+        "a/b.whl",
+        "/x.whl",
+        "../x.whl",
+        "b.whl",
+        "file:b",
+        "x @ file:///b",
+        "/a",
+    ],
 )
 def test_paths_in_requirements_are_refused(folder: Path, line: str) -> None:
     (folder / "local.txt").write_text(f"{line}\n")
     result = _run(folder, PLAIN + "build: {python_requirements: local.txt}\n")
     assert "local.txt:1" in str(result.exception)
+
+
+@pytest.mark.parametrize("version", ["3.9", "latest", "3", ""])
+def test_a_python_that_cog_trio_does_not_run_on_is_refused(folder: Path, version: str) -> None:
+    assert 'like "3.12", 3.10 or newer' in str(_run(folder, PLAIN, "--python", version).exception)
 
 
 @pytest.mark.parametrize("arguments", [["--base", "a b"], ["--base", "-x"], ["--runtime", "gone.whl"], ["--user", "0"]])
@@ -218,7 +364,7 @@ def test_wrong_flags_are_refused(folder: Path, arguments: list[str]) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("text", [PLAIN, PACKAGES, REQUIREMENTS, HASHED])
+@pytest.mark.parametrize("text", [PLAIN, PACKAGES, REQUIREMENTS, HASHED, OPTIONS])
 def test_hadolint_finds_nothing(folder: Path, text: str) -> None:
     if HADOLINT is None:
         pytest.skip("hadolint is not installed")
