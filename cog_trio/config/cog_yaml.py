@@ -17,11 +17,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from cog_trio.config.tracing import SECTION, section_warnings
 from cog_trio.config.yaml_source import BadFile, SourceMark, read_yaml
 
 FILE: Final = "cog.yaml"
 KEYS: Final = ("run", "predict", "train", "concurrency", "environment")
-BUILD_KEYS: Final = ("build", "image", "model", "weights", "tests")  # of Cog, without a meaning at run time
+BUILD_KEYS: Final = ("build", "image", "model", "weights", "tests", SECTION)  # of Cog, without a meaning at run time
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED: Final = re.compile(  # variables of the image or its platform; those that Cog lets nobody set
     r"PATH|LD_LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|PYTHONUNBUFFERED|LIBRARY_PATH|HF_ENDPOINT|HF_HUB_ENABLE_HF_TRANSFER"
@@ -193,7 +194,7 @@ def _config(document: SourceMark) -> Config:
         train,
         _concurrency(fields.get("concurrency")),
         environment(variables),
-        tuple(reserved_names(variables)),
+        (*reserved_names(variables), *section_warnings(fields.get(SECTION))),
     )
 
 

@@ -47,6 +47,7 @@ from cog_trio.config.parsers import (
 )
 from cog_trio.config.parsers import FALSE as FALSE
 from cog_trio.config.parsers import TRUE as TRUE
+from cog_trio.config.tracing import variable_warnings
 
 READY_FILE: Final = "/var/run/cog/ready"  # Cog's readiness file, written under Kubernetes
 CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}  # D37
@@ -354,7 +355,7 @@ def read_settings(
     for given, absent in (("certfile", "keyfile"), ("keyfile", "certfile")):
         if given in values and absent not in values:
             raise BadSetting(f"--{given} needs --{absent}: TLS takes a certificate and its key")
-    return Settings(**values), warnings
+    return Settings(**values), [*warnings, *variable_warnings(environ)]
 
 
 def model_variables(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
