@@ -11,13 +11,15 @@ import contextlib
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import trio
 
 import cog_trio
 
+B = TypeVar("B")
 T = TypeVar("T")
 END: Final = object()  # of a stream
 OVER: Final = "the service is closed: its block was left"
@@ -34,34 +36,36 @@ def start_service(model: Any = None, **options: Any) -> Iterator[ServicePortal]:
       BadModel, ServiceBroken: as ``open_service``.
     """
     portal = ServicePortal(partial(cog_trio.open_service, model, **options))
-    portal._start()
-    try:
+    with portal.running():
         yield portal
-    except BaseException:
-        portal._stop(at_once=True)
-        raise
-    portal._stop(at_once=False)
 
 
-class _Calls:
-    """How calls reach the service: each is a task of its loop, with a scope that ends it."""
+class TrioThread(Generic[B]):
+    """A thread with a trio loop, which holds an asynchronous block open. Other threads have calls made in it.
 
-    def __init__(self, open_service: Callable[[], Any]) -> None:
-        self._open_service = open_service
+    ``name`` is that of the thread; ``block`` is what the block gives.
+    """
+
+    block: B
+
+    def __init__(self, open_block: Callable[[], AbstractAsyncContextManager[B]], name: str) -> None:
+        self._open_block = open_block
         self._opened: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name="cog_trio service", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._failure: BaseException | None = None
         self._token: trio.lowlevel.TrioToken
         self._nursery: trio.Nursery
         self._leave: trio.Event
         self._abort = False
-        self.service: cog_trio.PredictionService
 
     def start(self) -> None:
+        """Enter the block. Raises: what that raises."""
         self._thread.start()
         self._opened.result()
 
     def stop(self, *, at_once: bool) -> None:
+        """Leave the block, ``at_once`` by an exception, and wait until that is done. Raises: what that raises."""
+
         def leave() -> None:
             self._abort = at_once
             self._leave.set()
@@ -83,7 +87,7 @@ class _Calls:
 
     async def _serve(self) -> None:
         self._token, self._leave = trio.lowlevel.current_trio_token(), trio.Event()
-        async with self._open_service() as self.service:
+        async with self._open_block() as self.block:
             async with trio.open_nursery() as self._nursery:
                 self._opened.set_result(None)
                 await self._leave.wait()
@@ -172,37 +176,42 @@ class ServicePortal:
     ``timeout`` is in seconds; when it is over the prediction is cancelled, and ``TimeoutError`` raised.
     """
 
-    def __init__(self, open_service: Callable[[], Any]) -> None:
-        self._calls = _Calls(open_service)
+    def __init__(self, open_service: Callable[[], AbstractAsyncContextManager[cog_trio.PredictionService]]) -> None:
+        self._calls = TrioThread(open_service, "cog_trio service")
         self.asyncio = AsyncioPortal(self._calls)
         """The same for an event loop of asyncio."""
 
-    def _start(self) -> None:
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """The service runs for the length of the block. Raises: as ``open_service``."""
         self._calls.start()
-
-    def _stop(self, *, at_once: bool) -> None:
-        self._calls.stop(at_once=at_once)
+        try:
+            yield
+        except BaseException:
+            self._calls.stop(at_once=True)
+            raise
+        self._calls.stop(at_once=False)
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until predictions can be created."""
-        _wait(self._calls.begin(self._calls.service.wait_ready, timeout=timeout))
+        _wait(self._calls.begin(self._calls.block.wait_ready, timeout=timeout))
 
     def predict(
         self, input: Mapping[str, Any] | None = None, *, timeout: float | None = None, **options: Any
     ) -> cog_trio.Prediction:
         """Run a prediction to its end; ``Prediction.result()`` gives its output, or raises what became of it."""
-        call = partial(self._calls.service.predict, input, **options)
+        call = partial(self._calls.block.predict, input, **options)
         return _wait(self._calls.begin(call, timeout=timeout))
 
     def submit(self, input: Mapping[str, Any] | None = None, **options: Any) -> cog_trio.Prediction:
         """Start a prediction that nobody has to wait for."""
-        return _wait(self._calls.begin(partial(self._calls.service.submit, input, **options)))
+        return _wait(self._calls.begin(partial(self._calls.block.submit, input, **options)))
 
     def stream(
         self, input: Mapping[str, Any] | None = None, **options: Any
     ) -> Generator[cog_trio.StreamEvent, None, None]:
         """Run a prediction and give its events. Closing the generator early cancels the prediction."""
-        manager = self._calls.service.stream(input, **options)
+        manager = self._calls.block.stream(input, **options)
         events = _wait(self._calls.begin(manager.__aenter__))
         try:
             while (event := _wait(self._calls.begin(_next, events))) is not END:
@@ -212,43 +221,43 @@ class ServicePortal:
 
     def get(self, id: str) -> cog_trio.Prediction | None:
         """The prediction of this id, if it runs or is retained."""
-        return _wait(self._calls.begin(_later(self._calls.service.get, id)))
+        return _wait(self._calls.begin(_later(self._calls.block.get, id)))
 
     def cancel(self, id: str) -> bool:
         """Cancel the prediction of this id; False if none runs."""
-        return _wait(self._calls.begin(_later(self._calls.service.cancel, id)))
+        return _wait(self._calls.begin(_later(self._calls.block.cancel, id)))
 
     def health(self) -> cog_trio.HealthSnapshot:
         """Health, without the model's own check."""
-        return _wait(self._calls.begin(_later(self._calls.service.health)))
+        return _wait(self._calls.begin(_later(self._calls.block.health)))
 
 
 class AsyncioPortal:
     """As ``ServicePortal``, to be awaited under asyncio. A cancelled await cancels the prediction."""
 
-    def __init__(self, calls: _Calls) -> None:
+    def __init__(self, calls: TrioThread[cog_trio.PredictionService]) -> None:
         self._calls = calls
 
     async def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until predictions can be created."""
-        await asyncio.wrap_future(self._calls.begin(self._calls.service.wait_ready, timeout=timeout))
+        await asyncio.wrap_future(self._calls.begin(self._calls.block.wait_ready, timeout=timeout))
 
     async def predict(
         self, input: Mapping[str, Any] | None = None, *, timeout: float | None = None, **options: Any
     ) -> cog_trio.Prediction:
         """Run a prediction to its end. Cancellation: the prediction is cancelled."""
-        call = partial(self._calls.service.predict, input, **options)
+        call = partial(self._calls.block.predict, input, **options)
         return await asyncio.wrap_future(self._calls.begin(call, timeout=timeout))
 
     async def submit(self, input: Mapping[str, Any] | None = None, **options: Any) -> cog_trio.Prediction:
         """Start a prediction that nobody has to wait for. Cancellation: it may have been started."""
-        return await asyncio.wrap_future(self._calls.begin(partial(self._calls.service.submit, input, **options)))
+        return await asyncio.wrap_future(self._calls.begin(partial(self._calls.block.submit, input, **options)))
 
     async def stream(
         self, input: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncGenerator[cog_trio.StreamEvent, None]:
         """Run a prediction and give its events. Closing the generator early, or a cancel, cancels the prediction."""
-        manager = self._calls.service.stream(input, **options)
+        manager = self._calls.block.stream(input, **options)
         events = await asyncio.wrap_future(self._calls.begin(manager.__aenter__))
         try:
             while (event := await asyncio.wrap_future(self._calls.begin(_next, events))) is not END:
@@ -258,11 +267,11 @@ class AsyncioPortal:
 
     async def get(self, id: str) -> cog_trio.Prediction | None:
         """The prediction of this id, if it runs or is retained."""
-        return await asyncio.wrap_future(self._calls.begin(_later(self._calls.service.get, id)))
+        return await asyncio.wrap_future(self._calls.begin(_later(self._calls.block.get, id)))
 
     async def cancel(self, id: str) -> bool:
         """Cancel the prediction of this id; False if none runs."""
-        return await asyncio.wrap_future(self._calls.begin(_later(self._calls.service.cancel, id)))
+        return await asyncio.wrap_future(self._calls.begin(_later(self._calls.block.cancel, id)))
 
 
 async def _next(events: cog_trio.PredictionStream) -> object:

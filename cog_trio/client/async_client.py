@@ -44,6 +44,7 @@ class AsyncClient:
     def __init__(
         self, url: str, *, token: str | None = None, retries: int = RETRIES, client: httpx.AsyncClient | None = None
     ) -> None:
+        self.url = url
         self._own = client is None
         self._client = client or httpx.AsyncClient(follow_redirects=True)
         self._api = ServerApi(_AsyncHttp(self._client), url, token, retries)

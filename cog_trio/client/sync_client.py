@@ -35,6 +35,7 @@ class Client:
     def __init__(
         self, url: str, *, token: str | None = None, retries: int = RETRIES, client: httpx.Client | None = None
     ) -> None:
+        self.url = url
         self._own = client is None
         self._client = client or httpx.Client(follow_redirects=True)
         self._api = ServerApi(_BlockingHttp(self._client), url, token, retries)

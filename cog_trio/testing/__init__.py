@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cog_trio.testing.fakes import Behaviour, FakeWorker, open_fake_worker
     from cog_trio.testing.file_servers import FileServer, UploadServer, open_file_server, open_upload_server
-    from cog_trio.testing.fixtures import FakeWorkers, OpenService, ServeModel
+    from cog_trio.testing.fixtures import FakeWorkers, OpenService, ServeModel, StartServer, StartService
     from cog_trio.testing.loopback import Reply, Request
     from cog_trio.testing.ready_service import open_ready_service
     from cog_trio.testing.scripts import answer, open_scripted_worker, scripted
@@ -34,6 +34,8 @@ _HOMES = {
     "Request": "loopback",
     "ServeModel": "fixtures",
     "Server": "server_process",
+    "StartServer": "fixtures",
+    "StartService": "fixtures",
     "UploadServer": "file_servers",
     "WebhookReceiver": "webhook_receiver",
     "answer": "scripts",
@@ -59,6 +61,8 @@ __all__ = [
     "Request",
     "ServeModel",
     "Server",
+    "StartServer",
+    "StartService",
     "UploadServer",
     "WebhookReceiver",
     "answer",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from cog_trio.client import Client
     from cog_trio.config.settings import Settings
     from cog_trio.orchestrator.process import WorkerLink
+    from cog_trio.portal import ServicePortal
     from cog_trio.service.service import PredictionService
     from cog_trio.testing.fakes import Behaviour, FakeWorker
     from cog_trio.testing.server_process import Server
@@ -44,6 +46,20 @@ class OpenService(Protocol):
         ready: bool = True,
         timeout: float = 30.0,
     ) -> AbstractAsyncContextManager[PredictionService]: ...
+
+
+class StartServer(Protocol):
+    """``with start_server("predict.py") as client:`` as ``ServeModel``, for plain functions."""
+
+    def __call__(
+        self, model: str | Path | None = None, *flags: str, **options: Any
+    ) -> AbstractContextManager[Client]: ...
+
+
+class StartService(Protocol):
+    """``with start_service("predict.py") as service:`` as ``OpenService``, for plain functions."""
+
+    def __call__(self, model: str | Path | None = None, **options: Any) -> AbstractContextManager[ServicePortal]: ...
 
 
 class FakeWorkers(Protocol):

@@ -5,8 +5,9 @@ of its fixtures pays nothing. What a fixture is made of is imported when the fix
 
 ``serve_model``, ``open_service`` and ``fake_worker`` are plain functions that give ``async with`` blocks: a server
 lives exactly as long as its block, also when a test has several. The three loopback servers run for the whole test.
-All work with pytest-trio, in ``trio_mode`` and with ``@pytest.mark.trio``. When a test fails, the report shows the
-logs of its servers. A test with ``fake_worker`` has a fake clock, which jumps when everything waits.
+``start_server`` and ``start_service`` are the first two for tests that are plain functions. All others work with
+pytest-trio, in ``trio_mode`` and with ``@pytest.mark.trio``. When a test fails, the report shows the logs of its
+servers. A test with ``fake_worker`` has a fake clock, which jumps when everything waits.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from cog_trio.service.service import PredictionService
     from cog_trio.testing.file_servers import FileServer, UploadServer
-    from cog_trio.testing.fixtures import FakeWorkers, OpenService, ServeModel
+    from cog_trio.testing.fixtures import FakeWorkers, OpenService, ServeModel, StartServer, StartService
     from cog_trio.testing.server_process import Entry, Server
     from cog_trio.testing.webhook_receiver import WebhookReceiver
 
@@ -100,6 +101,28 @@ def open_service(request: pytest.FixtureRequest) -> OpenService:
         return open_ready_service(path, **options)
 
     return start
+
+
+@pytest.fixture
+def start_server(serve_model: ServeModel) -> StartServer:
+    """As ``serve_model``, for tests that are plain functions: ``with start_server("predict.py") as client:``.
+
+    ``client`` is a ``cog_trio.client.Client`` of the server; ``client.url`` is where it is.
+    """
+    from cog_trio.testing.blocking import serve_in_thread
+
+    return partial(serve_in_thread, serve_model)
+
+
+@pytest.fixture
+def start_service(open_service: OpenService) -> StartService:
+    """As ``open_service``, for tests that are plain functions: ``with start_service("predict.py") as service:``.
+
+    ``service`` is what ``cog_trio.portal.start_service`` gives: ``service.predict({...})``.
+    """
+    from cog_trio.testing.blocking import open_in_thread
+
+    return partial(open_in_thread, open_service)
 
 
 @pytest.fixture
