@@ -22,14 +22,17 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 WORD: Final = re.compile(r'(?P<name>\w+)=(?P<value>"(?:[^"\\]|\\.)*"|\S*)')
 PATHS: Final = "/opt/python/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OURS: Final = ("cog_trio", "_cog_trio", "__editable__")
 OFFLINE: Final = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_CONFIG_FILE": os.devnull}
+PART: Final = re.compile(r"\\(?P<literal>.)|\$\{?(?P<variable>\w+)\}?|(?P<text>[^\\$]+|.)")
+FLAGS: Final = re.compile(r"--(?P<name>[a-z]+)=(?P<value>\S+)\s+")
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
@@ -41,17 +44,33 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
             yield word, rest.strip()
 
 
-def variables(text: str) -> dict[str, str]:
-    """What ENV or ARG sets."""
-    return {match["name"]: _plain(match["value"]) for match in WORD.finditer(text)}
+def variables(text: str, known: Mapping[str, str]) -> dict[str, str]:
+    """What ENV or ARG sets, with the values that are known put in."""
+    return {match["name"]: _plain(match["value"], known) for match in WORD.finditer(text)}
 
 
-def _plain(value: str) -> str:
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+def _plain(value: str, known: Mapping[str, str]) -> str:
+    bare = value[1:-1] if value.startswith('"') else value
+    return "".join(
+        known.get(part["variable"], "") if part["variable"] else part["literal"] or part["text"]
+        for part in PART.finditer(bare)
+    )
 
 
-def prepare(scratch: Path) -> Path:
-    """Mount the root: this machine below, memory above, with a Python of its own and the offline sources."""
+def _flags(text: str) -> tuple[dict[str, str], str]:
+    """The flags of an instruction, and what stands behind them."""
+    found: dict[str, str] = {}
+    while match := FLAGS.match(text):
+        found[match["name"]] = match["value"]
+        text = text[match.end() :]
+    return found, text
+
+
+def prepare(scratch: Path, give_python: Callable[[Path], None] | None = None) -> Path:
+    """Mount the root: this machine below, memory above, with a Python of its own and the offline sources.
+
+    ``give_python`` makes another Python than the usual one.
+    """
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", scratch / "layer"], check=True)
     for name in ("upper", "work", "root"):
         (scratch / "layer" / name).mkdir()
@@ -72,7 +91,7 @@ def prepare(scratch: Path) -> Path:
     shutil.rmtree(apt / "sources.list.d", ignore_errors=True)
     apt.mkdir(exist_ok=True)
     (apt / "sources.list").write_text("deb [trusted=yes] file:/debs ./\n")
-    _python(root)
+    (give_python or _python)(root)
     return root
 
 
@@ -84,19 +103,30 @@ def _python(root: Path) -> None:
             (site / entry.name).symlink_to(entry)
 
 
-def build(text: str, context: Path, root: Path) -> tuple[dict[str, str], str, int, list[str]]:
-    """Carry the instructions out; the environment, the folder, the user and the command of the image."""
-    env, args, folder, user = {"PATH": PATHS}, dict(OFFLINE), "/", 0
+def build(
+    text: str,
+    context: Path,
+    root: Path,
+    stages: Mapping[str, Path] = MappingProxyType({}),
+    given: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[dict[str, str], str, int, list[str]]:
+    """Carry the instructions out; the environment, the folder, the user and the command of the image.
+
+    Args:
+      stages: the folder that stands for each name behind ``COPY --from``.
+      given: variables of the base image, over those that are usual.
+    """
+    env, args, folder, user = {"PATH": PATHS, **given}, dict(OFFLINE), "/", 0
     entry: list[str] = []
     command: list[str] = []
     for word, rest in instructions(text):
         match word:
             case "ENV":
-                env |= variables(rest)
+                env |= variables(rest, env)
             case "ARG":
-                args |= variables(rest)
+                args |= variables(rest, env)
             case "RUN":
-                script = f"cd {shlex.quote(folder)} && {rest}"
+                script = f"cd {shlex.quote(folder)} && {_flags(rest)[1]}"
                 done = subprocess.run(
                     ["chroot", f"--userspec={user}:{user}", root, "/bin/sh", "-c", script],
                     env={"HOME": "/root", **args, **env},
@@ -109,7 +139,8 @@ def build(text: str, context: Path, root: Path) -> tuple[dict[str, str], str, in
                 if done.returncode:
                     sys.exit(f"RUN {rest}\nleft with {done.returncode}:\n{done.stdout}{done.stderr}")
             case "COPY":
-                _copy(rest, context, root, folder)
+                flags, names = _flags(rest)
+                _copy(names, stages[flags["from"]] if "from" in flags else context, root, folder, flags.get("chown"))
             case "WORKDIR":
                 folder = rest
                 (root / rest[1:]).mkdir(parents=True, exist_ok=True)
@@ -126,15 +157,12 @@ def build(text: str, context: Path, root: Path) -> tuple[dict[str, str], str, in
     return env, folder, user, entry + command
 
 
-def _copy(text: str, context: Path, root: Path, folder: str) -> None:
-    owner = 0
-    if match := re.match(r"--chown=(\d+):\d+ ", text):
-        owner = int(match[1])
-        text = text[match.end() :]
+def _copy(text: str, context: Path, root: Path, folder: str, chown: str | None) -> None:
+    owner = int((chown or "0").partition(":")[0])
     *sources, target = json.loads(text) if text.startswith("[") else text.split()
     place = root / os.path.join(folder, target)[1:]
     for name in sources:
-        source = context / name
+        source = context / name.lstrip("/")
         to = place if source.is_dir() else place / source.name if target.endswith("/") else place
         to.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
