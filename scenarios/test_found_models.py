@@ -28,6 +28,7 @@ class Kind:
     yaml: str = "predict: predict.py:Predictor\n"
     logs: str = ""  # something that the logs of the run have
     setup: str = ""  # something that the logs of setup have
+    training: tuple[dict[str, Any], Any] | None = None  # its input and what comes of it
     model: str = "."  # how it is named
     more: dict[str, str] = field(default_factory=dict)  # other files
 
@@ -40,7 +41,7 @@ KINDS: Final = {
         {"x": 3},
         3,
         "predict: predict.py:Predictor\ntrain: train.py:train\nconcurrency: 32\n",
-        setup="Trainings can't run: train() must be async def like predict()",
+        training=({"data": "a"}, "a"),
         more={"train.py": "def train(data: str) -> str:\n    return data\n"},
     ),
     "bare ConcatenateIterator": Kind(
@@ -104,6 +105,9 @@ async def test_it_is_served(serve_model: ServeModel, tmp_path: Path, name: str) 
         async with serve_model(tmp_path / kind.model, cwd=tmp_path) as server:
             reply = (await server.predict(kind.input)).json()
             setup = (await server.health())["setup"]["logs"]
+            if kind.training is not None:
+                trained = (await server.client.post("/trainings", json={"input": kind.training[0]})).json()
+                assert (trained["status"], trained["output"]) == ("succeeded", kind.training[1]), trained
     assert (reply["status"], reply["output"]) == ("succeeded", kind.output), reply
     assert kind.logs in reply["logs"]
     assert kind.setup in setup

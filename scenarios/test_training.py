@@ -224,15 +224,35 @@ async def test_sync_run_beside_async_train(both: Both) -> None:
 
 
 @pytest.mark.covers("D18")
-async def test_D18_a_sync_train_beside_an_async_run_is_refused_alone(both: Both) -> None:
-    """Given an async runner and a sync train function, when the server starts, then predictions are served, and
-    trainings are refused with the reason that the setup logs have."""
-    why = "Trainings can't run: sync() must be async def like run(), since one worker runs both"
+async def test_D18_a_sync_train_beside_an_async_run(both: Both) -> None:
+    """Given an async runner and a sync train function, when a training runs, then predictions are served beside it, the
+    next training waits for its end, and each of them is cancelled alone."""
     with trio.fail_after(60):
-        async with both("AsyncRunner", "sync") as server:
+        async with both("AsyncRunner", "sync", env={"COG_MAX_CONCURRENCY": "3"}) as server:
+            assert (await train(server)).json()["output"] == "trained"
+            for id in ("t", "next"):
+                await server.client.put(f"/trainings/{id}", json={"input": {"naps": 6000}}, headers=ASYNC)
+            await server.until_logs("t", "training")
+            assert (await server.predict()).json()["output"] == "same loop: True"
+            assert await server.cancel("t") == 200
+            end = await server.finished("t")
+            assert (end["status"], end["logs"]) == ("canceled", "training\ncleaned up\n")
+            await server.until_logs("next", "training")
+            assert await server.cancel("next") == 200
+            assert (await server.finished("next"))["status"] == "canceled"
+            assert (await train(server)).json()["output"] == "trained"
+
+
+@pytest.mark.covers("D18")
+async def test_D18_a_train_on_another_event_loop_is_refused_alone(both: Both) -> None:
+    """Given an asyncio runner and a trio trainer, when the server starts, then predictions are served, and trainings
+    are refused with the reason that the setup logs have."""
+    why = "Trainings can't run: in_trio() is marked @cog.trio, so run() must be async def and marked too"
+    with trio.fail_after(60):
+        async with both("AsyncRunner", "in_trio") as server:
             assert (await server.predict()).json()["output"] == "same loop: True"
             refused = await train(server)
-            assert (refused.status_code, refused.json()) == (404, {"error": why})
+            assert (refused.status_code, refused.json()["error"].startswith(why)) == (404, True)
             assert "trainings_url" not in (await server.client.get("/")).json()
             assert why in (await server.health())["setup"]["logs"]
 

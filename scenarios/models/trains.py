@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 
+import cog
 from cog import BaseModel, BaseRunner, CancelationException, Input, Path, current_scope
 
 
@@ -67,10 +68,12 @@ def to_files(text: Path, folder: str) -> Output:
     return Output(weights=weights, note="reversed")
 
 
-def sync(seconds: float = 0.0, fail: bool = False) -> str:
+def sync(seconds: float = 0.0, naps: int = 0, fail: bool = False) -> str:
     try:
         print("training")
         time.sleep(seconds)
+        for _ in range(naps):
+            time.sleep(0.01)
     except CancelationException:
         print("cleaned up")
         raise
@@ -82,6 +85,11 @@ def sync(seconds: float = 0.0, fail: bool = False) -> str:
 def epochs(count: int = 2) -> Iterator[str]:
     for number in range(count):
         yield f"epoch {number}"
+
+
+@cog.trio
+async def in_trio() -> str:
+    return "trained"
 
 
 async def coroutine(x: str) -> str:

@@ -29,13 +29,16 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cog_trio.worker.cancel.nested_loop import NestedLoop
 from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, is_importing, lies_below
 
+if TYPE_CHECKING:
+    from cog_trio.worker.cancel.thread_gate import ThreadGate
+
 FALLBACK_AFTER: Final = 0.2  # seconds from the request until the exception is set without a signal
-_set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
+set_async_exc: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _NOBODY: Final[AbstractContextManager[None]] = contextlib.nullcontext()
 STATEFUL_FILES.add(__file__)
 
@@ -115,6 +118,7 @@ class Gate:
         "requested",
         "serving",
         "signal",
+        "threads",
     )
 
     def __init__(self) -> None:
@@ -141,6 +145,7 @@ class Gate:
         self.pending = False  # a request came that may not have been delivered yet
         self.forked = False  # this is a child that user code forked: it must never go on as a worker
         self.signal = 0
+        self.threads: dict[int, ThreadGate] = {}  # other threads that runs own, by their ids
 
     @property
     def _user_frames(self) -> bool:
@@ -236,9 +241,13 @@ class Gate:
     def runtime(self) -> AbstractContextManager[None]:
         """Around the whole body of a function of ours that user code can call. It must not contain an ``await``.
 
-        Off the main thread it does nothing.
+        In a thread that has no gate it does nothing.
         """
-        return self._runtime if threading.get_ident() == self.main else _NOBODY
+        thread = threading.get_ident()
+        if thread == self.main:
+            return self._runtime
+        other = self.threads.get(thread)
+        return _NOBODY if other is None else other.runtime
 
     def claim(self, run: int) -> bool:
         """Whether a request waits for this run; if so it counts as delivered, by the caller's own hand."""
@@ -317,7 +326,7 @@ class Gate:
             return
         nested, self.judging = self.judging, True
         try:
-            if not lies_below(frame, _LOSERS):
+            if not lies_below(frame, LOSERS):
                 self._deliver()
         finally:
             self.judging = nested
@@ -382,17 +391,19 @@ class Gate:
         if is_importing(sys._current_frames().get(self.main)):
             return
         self._watch_losses()
-        raise_there, main, exception = _set_async_exc, ctypes.c_ulong(self.main), ctypes.py_object(self.exception)
+        raise_there, main, exception = set_async_exc, ctypes.c_ulong(self.main), ctypes.py_object(self.exception)
         # No call stands between the look and the deed: the interpreter may change threads after one.
         if self.inside and not self.depth and self.delivered != run:
             self.delivered = run
             self.pending = False
             raise_there(main, exception)
 
-    # From the unraisable hook, on the main thread
+    # From the unraisable hook
 
     def lost(self, kind: type[BaseException]) -> bool:
         """Whether this was our delivery to the current run, which is then due again."""
+        if (other := self.threads.get(threading.get_ident())) is not None:
+            return other.lost(kind)
         if not issubclass(kind, self.exception) or not self.current or self.delivered != self.current:
             return False
         if threading.get_ident() != self.main:
@@ -435,7 +446,7 @@ def is_blocked(signum: int) -> bool:
     return bool(int(mask.split()[1], 16) >> (signum - 1) & 1)
 
 
-_LOSERS: Final = frozenset(
+LOSERS: Final = frozenset(
     {
         Unraisable.__call__.__code__,
         socket.socket.__repr__.__code__,  # called by the finalizer, which drops what it raises without a word

@@ -8,6 +8,8 @@ raises reaches the task that is at work; between the steps of tasks it is nobody
 
 ``SystemExit`` and ``KeyboardInterrupt`` of a run are its failure, caught before asyncio sees them; those of a stray
 task end ``run_forever``, which is entered again: all other tasks live on (W34).
+
+The code of a sync training runs in a thread (``training_thread.py``), for which its task waits.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import sys
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -26,10 +29,12 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from cog_trio.bridge.protocol import LogLevel, WorkerLog
+from cog_trio.bridge.protocol import Kind, LogLevel, WorkerLog
 from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.executors.executor import Executor, set_up
+from cog_trio.worker.executors.sync_run import RunEnd
+from cog_trio.worker.executors.training_thread import TrainingThread
 from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
@@ -85,9 +90,7 @@ class _Task(RunTask):
         try:
             return await asyncio.shield(done)
         finally:
-            while not done.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([done])
+            await _end_of(done)
 
     async def send(self, frame: bytearray | None) -> None:
         if self.job.put(frame):
@@ -115,6 +118,9 @@ class AsyncExecutor(Executor):
         self._aims: set[_Task] = set()  # whose cancel the loop does not come to
         self._late: asyncio.Task[Any] | None = None  # a health check over its time, to be interrupted if it blocks
         self._stopping = False
+        self._training: Final = TrainingThread(gate)
+        self._turn: Final = asyncio.Lock()  # of one training
+        self._thread: Final = ThreadPoolExecutor(1, "training")  # starts with the first one
 
     # I/O thread
 
@@ -123,6 +129,10 @@ class AsyncExecutor(Executor):
 
     async def cancel(self, job: Job) -> None:
         """Cancel the job's task; returns when the loop has come to it, or the job has ended."""
+        if job.model.kind is Kind.SYNC:
+            self.loop.call_soon_threadsafe(self._cancel, job)  # ends a wait for its turn
+            await self._training.cancel(job)
+            return
         came = trio.Event()
         token = trio.lowlevel.current_trio_token()
 
@@ -216,6 +226,7 @@ class AsyncExecutor(Executor):
 
     def close(self) -> None:
         """What ``asyncio.run`` does at its end, bounded."""
+        self._thread.shutdown()  # at once: no run is left
         left = asyncio.all_tasks(self.loop)
         for task in left:
             task.cancel()
@@ -314,8 +325,15 @@ class AsyncExecutor(Executor):
             self._tasks.pop(job.run)
             job.end()
             return
-        timers.begin_run()
         job.open()
+        end = await (self._call_in_thread(job) if job.model.kind is Kind.SYNC else self._call(task))
+        self._tasks.pop(job.run)
+        self._aims.discard(task)
+        job.end(end.error, seconds=end.seconds, is_stream=end.is_stream)
+
+    async def _call(self, task: _Task) -> RunEnd:
+        job = task.job
+        timers.begin_run()
         outputs = OutputSender(job)
         begin = time.perf_counter()
         fault = await task.drive(walk(job, outputs, cancel=asyncio.CancelledError, is_cut=lambda: job.cancelled))
@@ -323,10 +341,15 @@ class AsyncExecutor(Executor):
             end_forked_child(fault)
         text = explain(task.call, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
-        self._tasks.pop(job.run)
-        self._aims.discard(task)
         timers.end_run()
-        job.end(text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
+        return RunEnd(text, time.perf_counter() - begin, outputs.is_stream)
+
+    async def _call_in_thread(self, job: Job) -> RunEnd:
+        """Run a sync training. Cancellation: raised only while it waits for its turn."""
+        async with self._turn:
+            done = self.loop.run_in_executor(self._thread, contextvars.copy_context().run, self._training.run, job)
+            await _end_of(done)
+            return done.result()
 
 
 def _belongs_to(task: asyncio.Task[Any], job: Job) -> bool:
@@ -353,6 +376,13 @@ def _is_in_step() -> bool:
 
 _HANDLE: Final = asyncio.Handle._run.__code__  # calls each step of a task
 _RESUMABLE: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+async def _end_of(done: asyncio.Future[Any]) -> None:
+    """Wait for the end of a thread's work. Cancellation: it waits on."""
+    while not done.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([done])
 
 
 def _tell(loop: asyncio.AbstractEventLoop, room: asyncio.Future[None]) -> None:

@@ -1,8 +1,7 @@
 """Runs of sync code: one after the other, in the main thread, so that a signal can interrupt them.
 
 The thread waits for its slot's socket, and for a pipe by which others tell it that a run's files have come, or that it
-is to leave. The steps of ``walk`` that are user code are done inside ``gate.user_code``, and each frame is written by
-this very thread. Nothing that user code raises, ``SystemExit`` and ``KeyboardInterrupt`` included, gets past ``_run``.
+is to leave. How a run goes is written in ``sync_run.py``; nothing that user code raises gets past it.
 
 A training may be async beside a sync prediction: its runs are the event loop's, which stands still before and after.
 """
@@ -15,9 +14,7 @@ import queue
 import select
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -25,15 +22,13 @@ from cog_trio.bridge.protocol import Kind
 from cog_trio.worker.cancel.gate import FALLBACK_AFTER, Gate
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.executors.executor import Executor, set_up
+from cog_trio.worker.executors.sync_run import run_sync_code
 from cog_trio.worker.executors.user_signals import timers
-from cog_trio.worker.runs.output_sender import OutputSender
-from cog_trio.worker.runs.slots import Job, Stage, end_forked_child
-from cog_trio.worker.runs.walk import Send, Walk, explain, walk
+from cog_trio.worker.runs.slots import Job, Stage
 
 if TYPE_CHECKING:
     from cog_trio.worker.executors.asyncio_executor import AsyncExecutor
 
-T = TypeVar("T")
 STATEFUL_FILES.add(__file__)
 
 
@@ -124,45 +119,8 @@ class SyncExecutor(Executor):
 
     def _run(self, job: Job) -> None:
         job.open()
-        gate, outputs = self._gate, OutputSender(job)
-        begin = perf_counter()
-        fault = self._drive(job, walk(job, outputs, cancel=gate.exception, is_cut=_yes, awaits=False))
-        gate.close()
-        if gate.forked:
-            end_forked_child(fault)
-        text = explain(partial(self._call, job), outputs, fault)
-        fault = None  # and what its frames hold: it goes while its text is still this run's
-        gate.close()
-        job.end(text, seconds=perf_counter() - begin, is_stream=outputs.is_stream)
-
-    def _drive(self, job: Job, steps: Walk) -> BaseException | None:
-        """Do all steps; gives the run's fault, if it has failed."""
-        gate, run = self._gate, job.run
-        user_code = gate.user_code(run)
-        faults: list[BaseException] = []
-        value: Any = None
-        while True:
-            try:
-                step = steps.throw(faults.pop()) if faults else steps.send(value)
-            except StopIteration as end:
-                return cast("BaseException | None", end.value)  # in a variable it would keep itself alive
-            value = None
-            try:
-                if isinstance(step, Send):
-                    if job.put(step.frame):
-                        job.slot.writer.wait(gate.wake_fd)
-                    if gate.pending and gate.claim(run):
-                        raise gate.exception
-                else:
-                    with user_code:
-                        value = step.function()
-            except BaseException as error:  # noqa: BLE001  it is thrown into the walk
-                gate.inside = False  # the cancel came right at the end
-                faults.append(error)
-
-    def _call(self, job: Job, function: Callable[[], T]) -> T:
-        with self._gate.user_code(job.run):
-            return function()
+        end = run_sync_code(job, self._gate)
+        job.end(end.error, seconds=end.seconds, is_stream=end.is_stream)
 
 
 def _complete(awaitable: Awaitable[Any]) -> None:
@@ -172,8 +130,3 @@ def _complete(awaitable: Awaitable[Any]) -> None:
         return await awaitable
 
     asyncio.run(whole())
-
-
-def _yes() -> bool:
-    """A cancel that comes between two items is the run's."""
-    return True

@@ -10,6 +10,8 @@ has not begun when the cancel comes will make a step all the same, so the next t
 ``setup`` may take a ``nursery``, for tasks that last as long as the worker. One of them that fails takes the model
 along: all runs are cancelled and fail by its error, the parent is told, and the worker ends, since runs that wait for
 such a task would wait for ever. Tasks that the model has trio itself start (system tasks) end it in the same way.
+
+The code of a sync training runs in a thread (``training_thread.py``), for which its task waits.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 import trio
 from trio.lowlevel import currently_ki_protected, disable_ki_protection, enable_ki_protection
 
-from cog_trio.bridge.protocol import MAX_ERROR, Fatal, LogLevel, WorkerLog
+from cog_trio.bridge.protocol import MAX_ERROR, Fatal, Kind, LogLevel, WorkerLog
 from cog_trio.sdk._loader import NURSERY
 from cog_trio.worker.cancel.gate import Gate
 from cog_trio.worker.cancel.nested_loop import TRIO
 from cog_trio.worker.cancel.stack import STATEFUL_FILES, top_is_of
 from cog_trio.worker.executors.executor import Executor
+from cog_trio.worker.executors.sync_run import RunEnd
+from cog_trio.worker.executors.training_thread import TrainingThread
 from cog_trio.worker.executors.user_signals import timers
 from cog_trio.worker.logs.run_log import current
 from cog_trio.worker.model.healthcheck import CANCELLED
@@ -113,6 +117,8 @@ class TrioExecutor(Executor):
         self._fault: BaseException | None = None  # of a task in the background
         self._over: Final = trio.Event()
         self._cancelled: trio.Cancelled | None = None  # one to raise: only trio makes them
+        self._training: Final = TrainingThread(gate)
+        self._turn: Final = trio.CapacityLimiter(1)  # of one training
 
     # I/O thread
 
@@ -121,6 +127,10 @@ class TrioExecutor(Executor):
 
     async def cancel(self, job: Job) -> None:
         """Cancel the job's scope; returns when the loop has come to it, or the job has ended."""
+        if job.model.kind is Kind.SYNC:
+            self._post(self._cancel, job, trio.lowlevel.current_trio_token(), trio.Event())  # ends a wait for its turn
+            await self._training.cancel(job)
+            return
         for _ in range(TURNS):
             came = trio.Event()
             if not self._post(self._cancel, job, trio.lowlevel.current_trio_token(), came):
@@ -283,6 +293,9 @@ class TrioExecutor(Executor):
             self._setting_up.cancel()
             for run in self._runs.values():
                 run.scope.cancel()
+                if run.job.model.kind is Kind.SYNC:
+                    what = f"the end of {run.job.id}"
+                    self._io_thread.start_task(what, run.job.slot.fail, self._training.cancel, run.job)
             self._look_for_end()
 
     @property
@@ -368,8 +381,13 @@ class TrioExecutor(Executor):
             job.end()
             return
         run.task = trio.lowlevel.current_task()
-        timers.begin_run()
         job.open()
+        end = await (self._call_in_thread(run) if job.model.kind is Kind.SYNC else self._call(run))
+        job.end(end.error, seconds=end.seconds, is_stream=end.is_stream)
+
+    async def _call(self, run: _TrioRun) -> RunEnd:
+        job = run.job
+        timers.begin_run()
         fault: BaseException | None = None
         lost: str | None = None
         outputs = OutputSender(job)
@@ -383,7 +401,16 @@ class TrioExecutor(Executor):
             text = explain(_call, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         timers.end_run()
-        job.end(lost or text, seconds=time.perf_counter() - begin, is_stream=outputs.is_stream)
+        return RunEnd(lost or text, time.perf_counter() - begin, outputs.is_stream)
+
+    async def _call_in_thread(self, run: _TrioRun) -> RunEnd:
+        """Run a sync training. Its scope's cancel ends the wait for its turn, not the call."""
+        end: RunEnd | None = None
+        with run.scope:
+            end = await trio.to_thread.run_sync(self._training.run, run.job, limiter=self._turn)
+        if end is None or (end.error is not None and self._fault is not None):
+            return RunEnd(self._lost, 0.0, is_stream=False)
+        return end
 
     def _drop(self, run: _TrioRun) -> None:
         del self._runs[run.job.run]

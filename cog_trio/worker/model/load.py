@@ -169,10 +169,11 @@ def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurren
 
 
 def _obstacle_to_training(predict: loader.LoadedCallable, train: loader.LoadedCallable) -> str | None:
-    """Why one worker can't run both, and what to change; None if it can. A worker has one event loop, of one kind."""
-    if predict.is_async and not train.is_async:
-        return f"{train.name}() must be async def like {predict.name}(), since one worker runs both"
-    if predict.is_trio is not train.is_trio:
+    """Why one worker can't run both, and what to change; None if it can.
+
+    A worker has one event loop, of one kind. A plain ``train`` needs none: beside a loop it runs in a thread.
+    """
+    if train.is_async and predict.is_trio is not train.is_trio:
         marked, other = (predict, train) if predict.is_trio else (train, predict)
         return (
             f"{marked.name}() is marked @cog.trio, so {other.name}() must be async def and marked too, "

@@ -40,7 +40,7 @@ class ModelRuntime:
             from cog_trio.worker.executors.asyncio_executor import AsyncExecutor  # a sync model does without asyncio
 
             self.executor = loop = AsyncExecutor(gate, io_thread)
-            if Kind.SYNC in models.kinds:  # a sync run finds no loop running, as in a sync model
+            if models.main.kind is Kind.SYNC:  # a sync run finds no loop running, as in a sync model
                 self.executor, loop = SyncExecutor(gate, loop), None
         else:
             self.executor = SyncExecutor(gate)

@@ -14,10 +14,8 @@ from cog_trio.bridge.protocol import (
     Healthcheck,
     HealthcheckResult,
     HealthcheckStatus,
-    Init,
     Kind,
     Mode,
-    Ready,
     SlotResponse,
 )
 from tests.worker.rig import Parent, open_worker
@@ -125,14 +123,3 @@ async def test_a_callable_that_there_is_not_breaks_the_slot(tmp_path: Path) -> N
         assert described.train_inputs is None
         await parent.predict(mode=Mode.TRAIN)
         assert "Predict to train" in (await parent.hear(Failed)).error
-
-
-@pytest.mark.covers("D18")
-async def test_D18_sync_training_beside_an_async_run_is_told(tmp_path: Path) -> None:
-    source = "async def run() -> str: ...\ndef train() -> str: ...\n"
-    async with open_worker(tmp_path, source, ready=False) as parent:
-        await parent.tell(Init("predict.py:run", "predict.py:train"))
-        described = await parent.hear(Described)
-        assert "train() must be async def" in str(described.no_training)
-        assert described.train_inputs is None
-        await parent.hear(Ready)

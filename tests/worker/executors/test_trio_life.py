@@ -247,24 +247,39 @@ def test_wrong_uses_are_told(tmp_path: Path, source: str, monkeypatch: pytest.Mo
         ("@cog.trio\nasync def", "async def", "so train() must be async def and marked too"),
         ("async def", "@cog.trio\nasync def", "so run() must be async def and marked too"),
         ("def", "@cog.trio\nasync def", "so run() must be async def and marked too"),
-        ("@cog.trio\nasync def", "def", "train() must be async def like run()"),
-        ("@cog.trio\nasync def", "@cog.trio()\nasync def", None),
     ],
 )
 def test_D18_one_loop_for_run_and_train(
-    tmp_path: Path, run: str, train: str, text: str | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: str, train: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     source = f"import cog_trio.sdk as cog\n{run} run() -> int: ...\n{train} train() -> int: ...\n"
     (tmp_path / "one_loop.py").write_text(source)
-    if text is None:
-        assert load_models("one_loop.py:run", "one_loop.py:train").kinds == {Kind.TRIO}
-        return
     with pytest.warns(UserWarning, match=re.escape(text)):
         models = load_models("one_loop.py:run", "one_loop.py:train")
     assert models.train is None
     assert models.predict is not None
     assert text in str(models.no_training)
+
+
+@pytest.mark.covers("D18")
+@pytest.mark.parametrize(
+    ("run", "train", "kinds"),
+    [
+        ("@cog.trio\nasync def", "@cog.trio()\nasync def", {Kind.TRIO}),
+        ("@cog.trio\nasync def", "def", {Kind.TRIO, Kind.SYNC}),
+        ("async def", "def", {Kind.ASYNC, Kind.SYNC}),
+        ("def", "async def", {Kind.ASYNC, Kind.SYNC}),
+    ],
+)
+def test_D18_run_and_train_that_one_worker_serves(
+    tmp_path: Path, run: str, train: str, kinds: set[Kind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = f"import cog_trio.sdk as cog\n{run} run() -> int: ...\n{train} train() -> int: ...\n"
+    (tmp_path / "one_worker.py").write_text(source)
+    models = load_models("one_worker.py:run", "one_worker.py:train")
+    assert (models.kinds, models.no_training) == (kinds, None)
 
 
 @pytest.mark.parametrize(

@@ -361,15 +361,15 @@ def test_one_instance_for_both_references_to_one_class(models: Models) -> None:
 @pytest.mark.covers("D18")
 def test_D18_sync_training_beside_an_async_run(models: Models) -> None:
     file = models.write(PRELUDE + ASYNC.format("") + "def train(x: int) -> int: ...\n")
-    with pytest.warns(UserWarning, match="train.. must be async def like run"):
-        models_of_both = load_models(f"{file}:Runner", f"{file}:train", max_concurrency=32)
-    assert models_of_both.predict is not None
-    assert models_of_both.predict.concurrency == 32
-    assert models_of_both.train is None
-    assert "TrainingInput" not in models_of_both.document["components"]["schemas"]
+    both = load_models(f"{file}:Runner", f"{file}:train", max_concurrency=32)
+    assert both.predict is not None
+    assert both.train is not None
+    assert (both.predict.concurrency, both.train.concurrency) == (32, 1), (
+        "concurrency.max is not meant for a sync train"
+    )
     alone = load_models(None, f"{file}:train", max_concurrency=32).train
     assert alone is not None
-    assert alone.concurrency == 1, "concurrency.max is not meant for it"
+    assert alone.concurrency == 1
 
 
 @pytest.mark.parametrize("annotation", ["ConcatenateIterator", "Iterator", "Generator"])
