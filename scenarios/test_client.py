@@ -261,3 +261,26 @@ async def _status(client: AsyncClient, id: str) -> str:
         return (await client.get(id)).status
     except RequestRefused:
         return ""
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_the_list_is_read_page_by_page(serve_model: ServeModel, face: str) -> None:
+    """Given more predictions than a page has, when they are listed, then each is there once, newest first."""
+
+    async def story(client: Any) -> None:
+        for number in range(120):
+            await client.run({"words": [str(number)]}, id=f"n{number}")
+        first = await client.list()
+        second = await client.list(cursor=first.next)
+        assert [one.id for one in (*first.results, *second.results)] == [f"n{number}" for number in range(119, -1, -1)]
+        assert second.next is None
+        assert (await client.list(cursor=second.previous)).results == first.results
+        assert (await client.list(status="failed")).results == ()
+        with pytest.raises(InputsRefused):
+            await client.list(status="wrong")
+        with pytest.raises(ValueError, match="not of this server"):
+            await client.list(cursor="http://elsewhere.example/predictions")
+
+    with trio.fail_after(60):
+        async with serve_model("client.py:Runner") as server:
+            await tell(face, story, server.url)

@@ -19,6 +19,7 @@ PAGE: Final = (ROOT / "docs" / "design" / "modules.md").read_text()
 FILES: Final = sorted(PACKAGE.rglob("*.py"))
 LONG: Final[dict[str, str]] = {  # files over 500 lines, with the reason that each is one idea
     "orchestrator/orchestrator.py": "one life of a worker: every way out leads to one end",
+    "transport/http/routes.py": "all routes of the API, a method each",
     "transport/http/protocol/http1.py": "HTTP/1.1 of one connection, which is read and answered by one protocol",
 }
 

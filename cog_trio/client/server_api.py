@@ -20,7 +20,7 @@ from contextlib import (
 )
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from cog_trio.client.errors import (
     ModelError,
@@ -238,7 +238,8 @@ class ServerApi:
         return _prediction(*await self._expect(200, "GET", self._one(id, training)))
 
     async def list(self, *, training: bool, status: str | None, cursor: str | None) -> PredictionPage:
-        url = cursor or f"{self._family(training)}{'' if status is None else f'?status={quote(status)}'}"
+        first = f"{self._family(training)}{'' if status is None else f'?status={quote(status)}'}"
+        url = first if cursor is None else urljoin(first, cursor)
         if urlsplit(url)[:2] != self._origin:
             raise ValueError(f"{url} is not of this server")
         _, content = await self._expect(200, "GET", url)

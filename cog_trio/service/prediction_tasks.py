@@ -72,6 +72,10 @@ class PredictionTasks:
         """In flight, else finished and still kept."""
         return self.open.get(id) or self.retained.get(id)
 
+    def all(self) -> list[Prediction]:
+        """In flight, then finished and still kept."""
+        return [*self.open.values(), *self.retained]
+
     def start(self, prediction: Prediction, input: bytes | memoryview, context: dict[str, str]) -> None:
         """Register it, and start its run or the task that waits for it; there is room in the queue."""
         self.open[prediction.id] = prediction

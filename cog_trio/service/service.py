@@ -179,6 +179,14 @@ class PredictionService(PythonAPI):
         """The predictions that have not ended, the oldest first."""
         return list(self._tasks.open.values())
 
+    def predictions(self, mode: Mode = Mode.PREDICT) -> list[Prediction]:
+        """All of one kind that can be asked for: those that have not ended, then those that are retained."""
+        return [
+            prediction
+            for prediction in self._tasks.all()
+            if prediction.mode is mode and not (prediction.waits_briefly and prediction.queued)
+        ]
+
     def statistics(self) -> Statistics:
         """The service in numbers, now."""
         finished, queued = self._service_events.finished, len(self._queue)

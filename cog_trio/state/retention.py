@@ -8,6 +8,7 @@ looked at when something is added or asked for: nothing here needs a timer.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import trio
@@ -34,6 +35,11 @@ class RetainedPredictions:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __iter__(self) -> Iterator[Prediction]:
+        """Those that are kept, the oldest first."""
+        self._expire(trio.current_time())
+        return iter([kept.prediction for kept in self._kept.values()])
 
     def add(self, prediction: Prediction) -> None:
         """Keep a finished prediction, as far as there is room."""

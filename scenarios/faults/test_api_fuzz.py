@@ -30,7 +30,7 @@ from scenarios.faults.document import complete, pointed
 MODEL: Final = Path(__file__).parent.parent / "models" / "fuzzed.py"
 SECONDS: Final = int(os.environ.get("COG_TRIO_FUZZ", "0"))  # 0: the short form
 SEED: Final = os.environ.get("COG_TRIO_FUZZ_SEED", "")
-OPERATIONS: Final = 14  # all but /shutdown and /predictions/ws, which without an upgrade is one of the others
+OPERATIONS: Final = 16  # all but /shutdown and /predictions/ws, which without an upgrade is one of the others
 LIMIT: Final = SECONDS + 180  # seconds for all of it
 TOKEN: Final = "secret"
 RULES: Final = """
@@ -42,6 +42,11 @@ positive_data_acceptance = { expected-statuses = ["2xx", "404", "406", "409"] }
 include-method = "PUT"
 # The id in the body must be that in the path, which no schema can say.
 checks.positive_data_acceptance = { expected-statuses = ["2xx", "404", "406", "409", "422"] }
+
+[[operations]]
+include-operation-id = ["listPredictions", "listTrainings"]
+# A cursor is one that the list has given, which no schema can say.
+checks.positive_data_acceptance = { expected-statuses = ["2xx", "422"] }
 
 [[operations]]
 include-path-regex = "/cancel$"

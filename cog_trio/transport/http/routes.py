@@ -27,6 +27,7 @@ from cog_trio.state.prediction import Prediction
 from cog_trio.transport.http.api import bodies
 from cog_trio.transport.http.api.access_control import AccessControl, ClientGone, TooLarge, read_body
 from cog_trio.transport.http.api.error_replies import GONE, REFUSALS, refused
+from cog_trio.transport.http.api.prediction_list import BadQuery, list_page, read_query
 from cog_trio.transport.http.api.request_headers import is_json, preference, trace, wants_stream
 from cog_trio.transport.http.api.route_families import FAMILIES, RouteFamily
 from cog_trio.transport.http.api.router import (
@@ -84,7 +85,8 @@ def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *,
             b"/shutdown": Resource(now={"POST": handlers.shutdown}),
             **{
                 family.path.encode(): Resource(
-                    now={"POST": partial(handlers.create_now, family)}, POST=partial(handlers.create, family)
+                    now={"POST": partial(handlers.create_now, family), "GET": partial(handlers.list, family)},
+                    POST=partial(handlers.create, family),
                 )
                 for family in FAMILIES
             },
@@ -164,6 +166,14 @@ class Handlers:
         """Cancel what runs. What has ended and can still be read needs no cancel, so that one can be repeated."""
         found = self._service.cancel(request.id) or self._service.get(request.id) is not None
         return _EMPTY if found else _UNKNOWN_ID
+
+    def list(self, family: RouteFamily, request: HttpRequest) -> Response:
+        """What runs, waits and is retained, newest first."""
+        try:
+            query = read_query(request.query)
+        except BadQuery as refusal:
+            return Response(422, bodies.detail(refusal.faults))
+        return Response(200, list_page(self._service.predictions(family.mode), query, family, self._root))
 
     def read_now(self, request: HttpRequest) -> Response | None:
         """The state of a prediction; None for a stream, a wait, and a state too large for one piece."""

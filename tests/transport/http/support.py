@@ -122,7 +122,7 @@ class FakeService:
     ready: bool = True
     draining: bool = False
     schema: bytes | None = b'{"openapi":"3.0.2"}'
-    predictions: dict[str, Prediction] = field(default_factory=dict)
+    open: dict[str, Prediction] = field(default_factory=dict)
     finished: dict[str, Prediction] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
     shutdowns: int = 0
@@ -160,10 +160,13 @@ class FakeService:
             raise NotReady(id, SHUTTING_DOWN if self.draining else STARTING)
 
     def get(self, id: str) -> Prediction | None:
-        return self.predictions.get(id) or self.finished.get(id)
+        return self.open.get(id) or self.finished.get(id)
+
+    def predictions(self, mode: Mode = Mode.PREDICT) -> list[Prediction]:
+        return [one for one in (*self.open.values(), *self.finished.values()) if one.mode is mode]
 
     def running(self, id: str) -> Prediction | None:
-        return self.predictions.get(id)
+        return self.open.get(id)
 
     async def check_input(self, new: NewPrediction) -> Checked:
         self.admit(new.id, new.mode)
@@ -175,21 +178,21 @@ class FakeService:
             check_input(new.input, None)
         if self.refusal is not None:
             raise self.refusal
-        if new.id in self.predictions:
+        if new.id in self.open:
             raise AlreadyRunning(new.id)
-        if len(self.predictions) >= self.slots:
+        if len(self.open) >= self.slots:
             raise AtCapacity(new.id)
         self.calls.append(
             {name: getattr(new, name) for name in ("id", "input", "context", "webhook", "events", "watched")}
         )
         name = new.id if new.id is not None else f"pred_{len(self.calls)}"
         prediction = Prediction(name, new, bounds=Bounds(events=self.event_log), run=f"run{len(self.calls)}")
-        self.predictions[name] = prediction
+        self.open[name] = prediction
         self.created.set()
         return prediction
 
     def finish(self, id: str, fact: Fact = Fact.RETURNED) -> None:
-        prediction = self.predictions.pop(id)
+        prediction = self.open.pop(id)
         if fact is Fact.RETURNED and prediction.status is Status.STARTING:
             prediction.dispatched()
         prediction.finish(Outcome(fact, "ValueError: boom" if fact is Fact.RAISED else None))
@@ -228,9 +231,9 @@ class FakeService:
         self._left(prediction)
 
     def cancel(self, id: str) -> bool:
-        if id not in self.predictions:
+        if id not in self.open:
             return False
-        self.predictions[id].cancel()
+        self.open[id].cancel()
         return True
 
     def shutdown(self) -> None:

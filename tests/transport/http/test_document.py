@@ -218,6 +218,15 @@ def asks(
     return ask
 
 
+def with_query(query: str, service: Callable[[], Any]) -> Case:
+    """A case: this request of the operation, with a query."""
+
+    async def ask(nursery: trio.Nursery, method: str, path: str) -> Response:
+        return await connect(nursery, app_of(service())).request(method, path + query, b"")
+
+    return ask
+
+
 def raw(end: bytes, *headers: str) -> Case:
     """A case: such a head, whose end is cut off and replaced."""
 
@@ -311,6 +320,11 @@ LOOK: Final[dict[int, list[Case]]] = {
     422: [asks(both, id="%00")],
     503: [crowd],
 }
+LIST: Final[dict[int, list[Case]]] = {
+    200: [asks(both), asks(runs()), asks(over), with_query("?status=succeeded", over)],
+    422: [with_query("?status=done", both), with_query("?cursor=x", both)],
+    503: [crowd],
+}
 AGAIN: Final = (SSE, "last-event-id: run1-2")
 GONE: Final = (SSE, "last-event-id: elsewhere-2")
 CASES: Final[dict[tuple[str, str], dict[int, list[Case]]]] = {
@@ -324,6 +338,8 @@ CASES: Final[dict[tuple[str, str], dict[int, list[Case]]]] = {
         503: [asks(partial(both, schema=None)), crowd],
     },
     ("POST", "/shutdown"): {200: [asks(both)], 503: [crowd]},
+    ("GET", "/predictions"): LIST,
+    ("GET", "/trainings"): LIST,
     ("POST", "/predictions"): {**CREATE, 200: [asks(instant), asks(instant, SSE)], 406: [asks(FakeService, SSE)]},
     ("PUT", "/predictions/{prediction_id}"): {
         **PUT,

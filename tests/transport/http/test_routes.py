@@ -57,7 +57,7 @@ async def ask(client: Client, method: str, path: str, body: object = b"", *heade
 async def test_trace_context_goes_with_the_prediction(client: Client, service: FakeService) -> None:
     headers = ("traceparent: 00-0AF7-b7ad-01", "tracestate: a=b, c=d", "tracestate: e=f")
     await ask(client, "POST", "/predictions", {"id": "p"}, JSON, ASYNC, *headers)
-    trace = service.predictions["p"].trace
+    trace = service.open["p"].trace
     assert trace == ((b"traceparent", b"00-0AF7-b7ad-01"), (b"tracestate", b"a=b, c=d, e=f"))
 
 
@@ -125,12 +125,12 @@ async def test_unknown_paths_are_404_json_W19(client: Client, path: str) -> None
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
-        ("GET", "/predictions", "POST"),
+        ("PUT", "/predictions", "GET,POST,HEAD"),
         ("GET", "/shutdown", "POST"),
         ("DELETE", "/predictions/x", "GET,PUT,HEAD"),
         ("POST", "/predictions/x", "GET,PUT,HEAD"),
         ("GET", "/predictions/x/cancel", "POST"),
-        ("OPTIONS", "/predictions", "POST"),
+        ("OPTIONS", "/predictions", "GET,POST,HEAD"),
         ("POST", "/health-check", "GET,HEAD"),
         ("PATCH", "/", "GET,HEAD"),
     ],
@@ -588,7 +588,7 @@ async def test_invalid_input_lists_what_the_service_found(client: Client, servic
 async def test_sync_reply_is_the_terminal_snapshot(client: Client, service: FakeService) -> None:
     await client.send(b"POST /predictions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}")
     await service.created.wait()
-    prediction = service.predictions["pred_1"]
+    prediction = service.open["pred_1"]
     assert prediction.watched
     service.finish("pred_1")
     response = await client.response()
@@ -599,7 +599,7 @@ async def test_sync_reply_is_the_terminal_snapshot(client: Client, service: Fake
 async def test_async_reply_is_id_and_starting_only(client: Client, service: FakeService) -> None:
     response = await ask(client, "POST", "/predictions", {"id": "a"}, ASYNC)
     assert (response.status, response.json) == (202, {"id": "a", "status": "starting"})
-    assert not service.predictions["a"].watched
+    assert not service.open["a"].watched
 
 
 @pytest.mark.covers("http:W3", "D3")
@@ -647,7 +647,7 @@ async def test_a_client_that_leaves_ends_its_sync_run_D4(client: Client, service
     body = b"POST /predictions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
     await client.send(body + extra)
     await service.created.wait()
-    prediction = service.predictions["pred_1"]
+    prediction = service.open["pred_1"]
     await trio.testing.wait_all_tasks_blocked()
     assert not prediction.cancel_requested
     await client.stream.aclose()

@@ -87,7 +87,7 @@ class Talk:
         await self.say(message)
         service.created = trio.Event()
         await service.created.wait()
-        prediction = list(service.predictions.values())[-1]
+        prediction = list(service.open.values())[-1]
         prediction.dispatched()
         event = await self.event()
         assert (event["event"], event["data"]) == ("start", {"id": prediction.id, "status": "processing"})

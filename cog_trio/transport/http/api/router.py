@@ -93,15 +93,18 @@ def snapshot_response(status: int, pieces: Pieces, headers: Headers) -> Response
 class HttpRequest:
     """One request, as handlers see it. One that is answered at once has no ``receive`` and no ``receive_queue``."""
 
-    __slots__ = ("began", "body", "headers", "id", "method", "path", "receive", "receive_queue", "version")
+    __slots__ = ("began", "body", "headers", "id", "method", "path", "query", "receive", "receive_queue", "version")
 
     receive: Receive
     receive_queue: ReceiveQueue
 
-    def __init__(self, method: str, path: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self, method: str, path: bytes, version: str, headers: Iterable[tuple[bytes, bytes]], query: bytes = b""
+    ) -> None:
         self.began = time.perf_counter()
         self.method = method
         self.path = path
+        self.query = query
         self.version = version
         self.headers = _merged(headers)
         self.id = ""  # out of the path, where the route has one
@@ -190,7 +193,9 @@ class App:
         if scope["type"] == "websocket":
             await self._converse(scope, receive, send)
             return
-        request = HttpRequest(scope["method"], scope["raw_path"], scope["http_version"], scope["headers"])
+        request = HttpRequest(
+            scope["method"], scope["raw_path"], scope["http_version"], scope["headers"], scope["query_string"]
+        )
         request.receive = receive
         request.receive_queue = scope["extensions"][EXTENSION]
         try:
@@ -228,7 +233,8 @@ class App:
         resource = self._routes.fixed.get(head.target)
         if resource is not None and head.method in resource.methods and head.method not in resource.now:
             return None  # without another look at it
-        request = HttpRequest(head.method, head.target.partition(b"?")[0], head.version, head.headers)
+        path, _, query = head.target.partition(b"?")
+        request = HttpRequest(head.method, path, head.version, head.headers, query)
         request.body = body
         try:
             decided = self._decide(request)

@@ -103,7 +103,7 @@ async def created(service: FakeService, client: Client, id: str = "a") -> tuple[
     service.created = trio.Event()
     await client.send(request("PUT", f"/predictions/{id}", b"{}", SSE))
     await service.created.wait()
-    prediction = service.predictions[id]
+    prediction = service.open[id]
     prediction.dispatched()
     stream = Stream(client, await client.response(head=True))
     return prediction, stream
@@ -151,7 +151,7 @@ async def test_post_creates_too_and_keeps_what_the_body_says(service: FakeServic
     call = service.calls[0]
     assert (call["id"], call["input"], call["webhook"]) == ("x", b'{"n":1}', "http://h/x")
     assert call["watched"], "server-sent events win over Prefer"
-    assert service.predictions["x"].streamed
+    assert service.open["x"].streamed
     service.finish("x")
     stream = Stream(client, await client.response(head=True))
     assert [event.name for event in await stream.rest()] == ["start", "completed"]
@@ -258,7 +258,7 @@ async def test_trainings_do_not_stream(service: FakeService, client: Client) -> 
 async def test_W21_accept_with_q_0_is_no_stream(nursery: trio.Nursery, service: FakeService, client: Client) -> None:
     await client.send(request("PUT", "/predictions/a", b"{}", "accept: text/event-stream;q=0"))
     await service.created.wait()
-    assert not service.predictions["a"].streamed
+    assert not service.open["a"].streamed
     service.finish("a")
     assert (await client.response()).headers["content-type"] == "application/json"
 
@@ -293,7 +293,7 @@ async def test_head_is_no_stream(service: FakeService, client: Client) -> None:
     running(service)
     response = await client.request("HEAD", "/predictions/a", b"", SSE)
     assert response.headers["content-type"] == "application/json"
-    assert service.predictions["a"].event_log.followers == 0
+    assert service.open["a"].event_log.followers == 0
 
 
 @pytest.mark.covers("http:W32")
@@ -393,7 +393,7 @@ async def test_D4_the_last_follower_of_a_stream_cancels(nursery: trio.Nursery, s
     await opened(second, "GET", "/predictions/a")
     await first.stream.aclose()
     await trio.testing.wait_all_tasks_blocked()
-    assert "a" in service.predictions
+    assert "a" in service.open
     await second.stream.aclose()
     await trio.testing.wait_all_tasks_blocked()
     assert prediction.cancel_requested
@@ -432,7 +432,7 @@ async def test_a_reader_that_takes_nothing_is_closed_which_counts_as_leaving(
     nursery.start_soon(serve_connection, app_of(service, settings), ServerState(settings), theirs)
     await ours.send_all(request("PUT", "/predictions/a", b"{}", SSE))
     await service.created.wait()
-    prediction = service.predictions["a"]
+    prediction = service.open["a"]
     prediction.dispatched()
     with trio.fail_after(10):
         await prediction.wait_finished()

@@ -179,7 +179,7 @@ async def test_a_websocket_over_tls(files: Files) -> None:
         async with open_websocket_url(address, ssl_context=files.trusting) as socket:
             await socket.send_message('{"id":"a"}')
             await service.created.wait()
-            service.predictions["a"].dispatched()
+            service.open["a"].dispatched()
             service.finish("a")
             assert json.loads(await socket.get_message())["event"] == "start"
             assert json.loads(await socket.get_message())["event"] == "completed"
