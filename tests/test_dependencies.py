@@ -69,6 +69,16 @@ def test_all_that_is_imported_is_required() -> None:
     assert missing == set()
 
 
+@pytest.mark.parametrize("pin", ["httpx==0.24.0", "h11==0.14.0", "click==8.1.3", "PyYAML==6.0.1", "trio==0.27.0"])
+def test_what_models_pin_is_not_pushed_aside(pin: str) -> None:
+    """An installer that comes after the model's requirements changes what our own do not allow."""
+    pinned = Requirement(pin)
+    (version_of_it,) = (one.version for one in pinned.specifier)
+    ours = [one for one in map(Requirement, requires("cog-trio") or []) if one.name.lower() == pinned.name.lower()]
+    plain = [one for one in ours if one.marker is None]
+    assert all(one.specifier.contains(version_of_it) for one in plain)
+
+
 def _all_of(name: str) -> list[str]:
     """What a distribution requires, and what that requires."""
     direct = requires(name) or []

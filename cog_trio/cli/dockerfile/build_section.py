@@ -135,7 +135,7 @@ def read_build(folder: Path, python: str | None = None) -> Build:
 
 
 def is_python(version: str) -> bool:
-    """Whether it is a version of Python that cog-trio runs on."""
+    """Return whether a text is a version of Python that cog-trio runs on."""
     match = VERSION.fullmatch(version)
     return match is not None and int(match[1]) >= OLDEST
 
@@ -148,12 +148,14 @@ def _python(mark: SourceMark | None) -> str:
     if match is None:
         mark.wrong('must be a version like "3.12"')
     if int(match[1]) < OLDEST:
-        mark.wrong(f"is {match[0]}, but cog-trio needs Python 3.{OLDEST} or newer (--python overrides it)")
+        mark.wrong(
+            f"is {match[0]}, but cog-trio needs Python 3.{OLDEST} or newer (cog-trio dockerfile --python overrides it)"
+        )
     return match[0]
 
 
 def _tools(commands: tuple[Command, ...], by_git: bool, system: tuple[str, ...]) -> Iterator[str]:
-    """The packages of what is called, but for those that are named anyway."""
+    """Yield the packages of what commands and requirements call, without those that cog.yaml names itself."""
     called = {match[1] or "git" for command in commands for match in CALL.finditer(command.text)}
     named = {re.split("[:=/]", name)[0] for name in system}
     packages = {TOOLS[name] for name in (called | {"git"} if by_git else called)}

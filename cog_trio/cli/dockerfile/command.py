@@ -42,6 +42,7 @@ def command(
     """
     from cog_trio.cli.dockerfile.build_section import is_python, read_build
     from cog_trio.cli.dockerfile.render import HEADER, Image, render_dockerfile
+    from cog_trio.cli.wheel.pack import NotInstalled
 
     if base is not None and not IMAGE.fullmatch(base):
         raise click.BadParameter(f"{base!r} is not the name of an image", param_hint="--base")
@@ -74,15 +75,18 @@ def command(
             sys.stdout.write(text)
         else:
             Path(output).write_text(text, encoding="utf-8")
+    except NotInstalled as error:
+        raise click.ClickException(f"{error}, or name a cog-trio by --runtime") from error
     except OSError as error:
         raise click.ClickException(f"can't write {error.filename or output}: {error.strerror}") from error
     return 0
 
 
 def _own_runtime(folder: Path) -> str:
-    """What makes pip install the cog-trio that runs here: its release, or a wheel that is written into the folder.
+    """Return what makes pip install the cog-trio that runs here: its release, or a wheel that is written to the folder.
 
     Raises:
+      NotInstalled: if it is not installed.
       OSError: if the wheel can't be written.
     """
     from cog_trio.cli.dockerfile.render import EXTRA

@@ -138,7 +138,7 @@ def read_packages(folder: Path, mark: SourceMark | None) -> Requirements:
 
 
 def _options(item: SourceMark, words: list[str]) -> Iterator[str]:
-    """The options of pip that stand behind a requirement or for themselves, as lines of a requirements file."""
+    """Yield options of pip, of a requirement or of an item without one, as lines of a requirements file."""
     while words:
         name, equals, value = words.pop(0).partition("=")
         if name in SWITCHES and not equals:
@@ -155,7 +155,7 @@ def _options(item: SourceMark, words: list[str]) -> Iterator[str]:
 
 
 def find_wheel(folder: Path, requirement: str) -> str | None:
-    """The file of a wheel in the model's folder that a requirement names, relative to it; None if it names none."""
+    """Return the wheel in the model's folder that a requirement names, relative to the folder; None for all else."""
     found = WHEEL.fullmatch(requirement)
     if found is None:
         return None
@@ -165,7 +165,7 @@ def find_wheel(folder: Path, requirement: str) -> str | None:
 
 
 def wheel_name(file: str) -> str:
-    """The distribution that is in a wheel."""
+    """Return the name of the distribution in a wheel."""
     return normalized(os.path.basename(file).partition("-")[0])
 
 

@@ -23,11 +23,13 @@ def command(output: Path | None) -> int:
 
     The same holds for cog run, serve, train, exec and push. Without -o the wheel goes to a cache folder of the user.
     """
-    from cog_trio.cli.wheel.pack import PACKAGE, is_editable, pack_stand_in
+    from cog_trio.cli.wheel.pack import PACKAGE, NotInstalled, is_editable, pack_stand_in
 
     folder = output or cache_folder()
     try:
         path = pack_stand_in().write(folder)
+    except NotInstalled as error:
+        raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"can't write {error.filename or folder}: {error.strerror}") from error
     if is_editable():
@@ -39,6 +41,15 @@ def command(output: Path | None) -> int:
 
 
 def cache_folder() -> Path:
-    """Outside of the model's folder, so that the image's ``COPY . /src`` does not take the wheel too."""
+    """Return a folder outside of the model's, so that the image's ``COPY . /src`` does not copy the wheel too.
+
+    Raises:
+      click.ClickException: if the user has no home folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or ""
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "cog-trio"
+    if os.path.isabs(base):
+        return Path(base) / "cog-trio"
+    try:
+        return Path.home() / ".cache" / "cog-trio"
+    except RuntimeError as error:
+        raise click.ClickException("there is no home folder for the wheel: name a folder by -o") from error

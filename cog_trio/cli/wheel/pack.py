@@ -14,6 +14,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from io import BytesIO
@@ -34,6 +35,13 @@ EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can ha
 MODE: Final = 0o100644
 
 
+class NotInstalled(Exception):
+    """cog-trio runs from a folder without being installed, so nothing says what it requires."""
+
+    def __init__(self) -> None:
+        super().__init__("this cog-trio is not installed, so its requirements are not known: pip install it first")
+
+
 @dataclass(frozen=True)
 class Wheel:
     """A wheel in memory."""
@@ -42,7 +50,7 @@ class Wheel:
     data: bytes
 
     def write(self, folder: Path) -> Path:
-        """Write it into a folder, which is made if need be; whoever reads meanwhile sees a whole file.
+        """Write it into a folder, which is made if need be. A reader never sees a part of the file.
 
         Raises:
           OSError: if that fails. No part of the file is left.
@@ -59,7 +67,11 @@ class Wheel:
 
 
 def pack_stand_in() -> Wheel:
-    """Return the wheel that stands in for Cog's SDK: cog-trio, a package ``cog``, and what Cog's SDK requires."""
+    """Return the wheel that stands in for Cog's SDK: cog-trio, a package ``cog``, and what Cog's SDK requires.
+
+    Raises:
+      NotInstalled: if cog-trio is not installed.
+    """
     installed = _installed()
     requirements = [text for text in _requirements(installed) if "extra ==" not in text]
     requirements += [text.partition(";")[0].strip() for text in _requirements(installed) if _is_of_extra(text)]
@@ -69,7 +81,11 @@ def pack_stand_in() -> Wheel:
 
 
 def pack_own() -> Wheel:
-    """Return the wheel of cog-trio, as it is installed here."""
+    """Return the wheel of cog-trio, as it is installed here.
+
+    Raises:
+      NotInstalled: if cog-trio is not installed.
+    """
     installed = _installed()
     extras = installed.metadata.get_all("Provides-Extra") or []
     scripts = installed.read_text("entry_points.txt") or SCRIPT
@@ -77,7 +93,7 @@ def pack_own() -> Wheel:
 
 
 def is_from_index() -> bool:
-    """Whether cog-trio was installed by its name, so that an image can have it in the same way."""
+    """Return whether cog-trio was installed by its name, so that an image can install it in the same way."""
     try:
         return distribution("cog-trio").read_text("direct_url.json") is None
     except PackageNotFoundError:  # the stand-in runs, which no index has
@@ -85,7 +101,7 @@ def is_from_index() -> bool:
 
 
 def is_editable() -> bool:
-    """Whether cog-trio is installed as a link to a checkout, which may change at any time."""
+    """Return whether cog-trio is installed as a link to a checkout, which may change at any time."""
     url = json.loads(_installed().read_text("direct_url.json") or "{}")
     return bool(url.get("dir_info", {}).get("editable"))
 
@@ -94,7 +110,12 @@ def _installed() -> Distribution:
     try:
         return distribution("cog-trio")
     except PackageNotFoundError:
-        return distribution("cog")  # the stand-in runs
+        pass
+    with suppress(PackageNotFoundError):
+        stand_in = distribution("cog")
+        if stand_in.version == SDK_VERSION:  # any other is not ours
+            return stand_in
+    raise NotInstalled
 
 
 def _requirements(installed: Distribution) -> list[str]:
@@ -106,7 +127,7 @@ def _is_of_extra(requirement: str) -> bool:
 
 
 def _package() -> Iterator[tuple[str, Path]]:
-    """The files of the package, without what Python and tools leave beside them."""
+    """Yield the files of the package, without those that Python and tools leave beside them."""
     for path in PACKAGE.rglob("*"):
         inside = path.relative_to(PACKAGE)
         hidden = any(part.startswith(".") or part == "__pycache__" for part in inside.parts)

@@ -11,7 +11,9 @@ import re
 import zipfile
 from collections.abc import Callable
 from email.parser import Parser
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -124,6 +126,33 @@ def test_the_command_prints_the_path_alone(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "file").touch()
     refused = CliRunner().invoke(command, ["-o", str(tmp_path / "file" / "x")], standalone_mode=False)
     assert re.match(r"can't write .*file.*: Not a directory", str(refused.exception))
+
+
+def test_without_an_installed_cog_trio_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside another cog: what that requires says nothing about cog-trio."""
+    other = SimpleNamespace(version="0.23.1")
+
+    def find(name: str) -> object:
+        if name == "cog":
+            return other
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(pack, "distribution", find)
+    assert not pack.is_from_index()
+    result = CliRunner().invoke(command, ["-o", "unused"], standalone_mode=False)
+    assert "this cog-trio is not installed" in str(result.exception)
+    other.version = sdk_version
+    other.requires, other.read_text = ["requests"], lambda _: None
+    assert _required(_files(pack.pack_stand_in())) == {"requests"}  # the stand-in packs itself
+
+
+def test_without_a_home_folder_the_command_asks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", fail)
+    assert "by -o" in str(CliRunner().invoke(command, [], standalone_mode=False).exception)
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
