@@ -251,7 +251,7 @@ async def test_a_broken_stream_is_resumed(serve_model: ServeModel, face: str) ->
 
 
 async def _cancel_when_it_runs(client: AsyncClient, id: str) -> None:
-    while (await _status(client, id)) != "processing":
+    while (await _status(client, id)) != "processing" or not (await client.get(id)).logs:
         await trio.sleep(0.01)
     await client.cancel(id)
 
