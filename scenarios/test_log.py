@@ -196,7 +196,9 @@ async def test_SIGUSR1_writes_what_the_server_is_doing(tmp_path: Path) -> None:
                 await server.client.get("/livez")
                 gate.touch()
             assert done[0]["status"] == "succeeded"
-            messages = [record["message"] for record in await server.read()]
+            records = await server.read()
+            messages = [record["message"] for record in records]
+    assert any("thread MainThread is at" in one["message"] for one in records if one.get("worker_target")), "its worker"
     states = [message for message in messages if message.startswith("state: ")]
     assert "predictions running: 1, queued: 0" in states[0]
     assert any(f"predict {done[0]['id']}: processing, created " in state for state in states)

@@ -130,11 +130,15 @@ class Healthcheck(ToWorker, frozen=True, tag="healthcheck"):
     id: str
 
 
+class DumpState(ToWorker, frozen=True, tag="dump_state"):
+    """Tell by WorkerLog where the threads and tasks of the worker are."""
+
+
 class Shutdown(ToWorker, frozen=True, tag="shutdown"):
     """Leave through the normal interpreter exit (D30); runs in flight are the parent's to cancel first."""
 
 
-ControlRequest: TypeAlias = Init | Cancel | Healthcheck | Shutdown
+ControlRequest: TypeAlias = Init | Cancel | Healthcheck | DumpState | Shutdown
 
 
 class FromWorker(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from cog_trio.bridge.protocol import Init, Mode
+from cog_trio.bridge.protocol import DumpState, Init, Mode
 from cog_trio.config.settings import Settings, worker_variables
 from cog_trio.orchestrator.permits import PermitPool
 from cog_trio.orchestrator.slot import Slot
@@ -232,6 +232,12 @@ class WorkerPool:
                 for number, handle in asked:
                     nursery.start_soon(ask, number, handle)
         return errors
+
+    def dump_state(self) -> None:
+        """Have all workers that serve tell where their threads are, in the log."""
+        for handle in self._workers:
+            if handle.orchestrator is not None:
+                handle.orchestrator.send_control(DumpState())
 
     def stop(self) -> None:
         """End all workers: asked first, killed after the orchestrator's grace. Repeatable."""

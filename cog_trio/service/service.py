@@ -187,6 +187,10 @@ class PredictionService(PythonAPI):
             if prediction.mode is mode and not (prediction.waits_briefly and prediction.queued)
         ]
 
+    def dump_workers(self) -> None:
+        """Have each worker write to the log where its threads and tasks are. Nothing is stopped."""
+        self._worker_pool.dump_state()
+
     def statistics(self) -> Statistics:
         """The service in numbers, now."""
         finished, queued = self._service_events.finished, len(self._queue)

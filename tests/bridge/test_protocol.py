@@ -14,6 +14,7 @@ from cog_trio.bridge.protocol import (
     Described,
     Done,
     DroppedLogs,
+    DumpState,
     Failed,
     Fatal,
     Fetching,
@@ -62,6 +63,7 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
     ),
     (control_requests, Cancel(SLOT, ID, RUN), '{"type":"cancel","slot":0,"id":"p1","run":7}'),
     (control_requests, Healthcheck("hc_1"), '{"type":"healthcheck","id":"hc_1"}'),
+    (control_requests, DumpState(), '{"type":"dump_state"}'),
     (control_requests, Shutdown(), '{"type":"shutdown"}'),
     (
         control_responses,

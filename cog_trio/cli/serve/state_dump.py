@@ -27,9 +27,10 @@ MAX_FRAMES: Final = 3  # places of a task or thread, the innermost ones
 
 
 def dump_state(service: cog_trio.PredictionService) -> None:
-    """Write it, a line for each thing."""
+    """Write it, a line for each thing; the workers add theirs."""
     for line in _lines(service):
         log.warning("state: %s", line)
+    service.dump_workers()
 
 
 def _lines(service: cog_trio.PredictionService) -> Iterator[str]:

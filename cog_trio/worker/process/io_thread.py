@@ -35,12 +35,14 @@ from cog_trio.bridge.protocol import (
     Cancel,
     ControlRequest,
     ControlResponse,
+    DumpState,
     Failed,
     Fatal,
     Healthcheck,
     HealthcheckResult,
     HealthcheckStatus,
     Init,
+    LogLevel,
     LogSource,
     ProtocolVersion,
     Shutdown,
@@ -52,6 +54,7 @@ from cog_trio.worker.ipc.dropped_lines import DroppedLines
 from cog_trio.worker.ipc.message_writer import MessageWriter, WriterBroken
 from cog_trio.worker.model.tracebacks import last_line
 from cog_trio.worker.process.model_runtime import ModelRuntime
+from cog_trio.worker.process.state_lines import state_lines
 from cog_trio.worker.runs.slots import INTERNAL_ERROR, Job, SlotSocket, Stage, internal_error
 
 if sys.version_info >= (3, 11):
@@ -61,6 +64,7 @@ else:
 
 SOCKETS_A_MESSAGE: Final = 200  # descriptors that come at once, at most
 LAST_WORDS: Final = 1.0  # seconds for Fatal to reach the parent, and for this thread to end
+STATE_TARGET: Final = "cog_trio.worker.state"
 BROKEN: Final = 70  # exit status after Fatal, or after a fault of our own
 
 
@@ -224,6 +228,9 @@ class IOThread:
                     raise ProtocolBroken("Healthcheck before the model is described")
                 failed = partial(self._check_failed, message.id)
                 self.start_task("the health check", failed, self._check_health, self._runtime, message.id)
+            case DumpState():
+                for line in state_lines(None if self._runtime is None else self._runtime.executor):
+                    self.send(WorkerLog(STATE_TARGET, LogLevel.WARNING, line))
             case Shutdown():
                 self._shutdown()
             case _:
