@@ -157,9 +157,8 @@ class Described(FromWorker, frozen=True, tag="described"):
     versions: dict[str, str]  # python, python_sdk
     pid: int
     train_inputs: Inputs | None = None  # of the train callable; None: there is none
-    no_training: str | None = (
-        None  # why the train callable that Init names can't be run; None: it can, or none is named
-    )
+    method: str = "predict"  # name of the predict callable, as its author wrote it
+    no_training: str | None = None  # why the train callable that Init names is not served
 
 
 class Ready(FromWorker, frozen=True, tag="ready"):

@@ -117,6 +117,7 @@ class WorkerHandle:
         self.orchestrator: Orchestrator | None = None  # while READY
         self.schema: bytes | None = None  # the OpenAPI document, from Described on
         self.streaming = False
+        self.method = "predict"
         self.no_training: str | None = None  # why the train callable can't be run
         self.model_callables: dict[Mode, ModelCallable] = {}  # complete while READY
         self._number = number
@@ -297,6 +298,7 @@ class WorkerHandle:
         elif isinstance(event, Described):
             self.streaming = event.streaming
             self.no_training = event.no_training
+            self.method = event.method
             self.schema = bytes(event.schema)
             self.health.versions.update(event.versions)
         elif isinstance(event, WorkerGone):

@@ -175,6 +175,11 @@ class WorkerPool:
     def streaming(self) -> bool:
         return any(handle.streaming for handle in self._workers)
 
+    @property
+    def method(self) -> str:
+        """What the model's author calls the function that makes predictions, from Described on."""
+        return self._lead.method
+
     def absence(self, mode: Mode) -> str | None:
         """Why the model has no callable of this kind, as a text for clients; None: it has, as far as it is known."""
         if mode not in self.modes:

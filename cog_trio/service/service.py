@@ -144,6 +144,11 @@ class PredictionService(PythonAPI):
         """The model offers its output as a stream."""
         return self._worker_pool.streaming
 
+    @property
+    def method(self) -> str:
+        """What the model's author calls the function that makes predictions, once it is imported."""
+        return self._worker_pool.method
+
     def absence(self, mode: Mode) -> str | None:
         """Why the model has no callable of this kind, as a text for clients; None: it has, as far as it is known."""
         return self._worker_pool.absence(mode)

@@ -91,16 +91,17 @@ class Build:
         return [word for line in self.python_packages for word in (line.split() if line[0] == "-" else [line])]
 
 
-def read_build(folder: Path, python: str | None = None) -> Build:
+def read_build(folder: Path, python: str | None = None, config_file: str = FILE) -> Build:
     """Read the cog.yaml of a folder, and the requirements files that it names.
 
     Args:
       python: takes the place of its ``python_version``.
+      config_file: the name that its file has in the folder.
 
     Raises:
       BadModel, BadFile: with one line for the user.
     """
-    path = folder / FILE
+    path = folder / config_file
     config = load_config(path)
     top = read_yaml(path).fields()
     section = top.get("build")

@@ -26,8 +26,12 @@ IMAGE: Final = re.compile(r"[a-zA-Z0-9][\w./-]*(:\d+/[\w./-]+)?(:[\w.-]+)?(@sha2
 @click.option("--user", type=click.IntRange(1, 65_533), metavar="UID", help="run as this user instead of root")
 @click.option("--force", is_flag=True, help="overwrite a file that somebody else wrote")
 @click.option("--runtime", metavar="WHAT", help="cog-trio itself: a requirement of pip, or a wheel in FOLDER")
+@click.option(
+    "-f", "--file", "config_file", metavar="NAME", default=FILE, help="the cog.yaml of FOLDER by another name"
+)
 def command(
     folder: Path,
+    config_file: str,
     output: str,
     base: str | None,
     python: str | None,
@@ -51,11 +55,11 @@ def command(
     if runtime is not None:
         _check_runtime(folder, runtime)
     try:
-        build = read_build(folder, python)
+        build = read_build(folder, python, config_file)
     except (BadModel, BadFile) as error:
         raise click.ClickException(str(error)) from error
     if build.config.predict is None and build.config.train is None:
-        raise click.ClickException(f"{folder / FILE} names no model: it has none of run, predict and train")
+        raise click.ClickException(f"{folder / config_file} names no model: it has none of run, predict and train")
     for warning in (*build.warnings, *build.unknown):
         click.echo(f"{options.NAME}: warning: {warning}", err=True)
     try:

@@ -35,7 +35,8 @@ REST: Final = {"deprecated": "{} deprecated (may stay)", "hint": "{} to look at"
 @click.argument("model", default=".")
 @click.option("--fix", is_flag=True, help="replace old names where nothing is unclear, and show the difference")
 @click.option("--setup", is_flag=True, help="run setup() as well, which may load weights")
-def command(model: str, fix: bool, setup: bool) -> int:
+@options.config_file
+def command(model: str, fix: bool, setup: bool, config_file: str | None) -> int:
     """Check MODEL: does it load, and what should be changed?
 
     MODEL is named as for serve. Exit code 1 if it can't be served as it is; old names and hints are no problem.
@@ -44,24 +45,26 @@ def command(model: str, fix: bool, setup: bool) -> int:
     from cog_trio.cli.doctor.findings import PROBLEM
 
     try:
-        target = find_model(model)
+        target = find_model(model, config_file=config_file)
     except BadModel as error:
         if not Path(model.rpartition(":")[0] or model).exists():
             raise click.ClickException(str(error)) from error
         print(f"{error}")
         return _verdict(model, [PROBLEM])
-    found = list(_read(target))
+    yaml = target.folder / (FILE if config_file is None else Path(config_file).name)
+    found = list(_read(target, yaml))
     if fix and any(finding.edits for finding in found):
         _fix(found)
-        target = find_model(model)
-        found = list(_read(target))
+        target = find_model(model, config_file=config_file)
+        found = list(_read(target, yaml))
     for finding in found:
         print(finding)
     kinds: list[str] = [finding.kind for finding in found]
     if PROBLEM not in kinds:
-        causes, place = _examine(replace(make_plan(model, {}, terminal=False), warnings=()), setup)
+        plan = make_plan(model, {}, terminal=False, config_file=config_file)
+        causes, place = _examine(replace(plan, warnings=()), setup)
         for cause in causes:
-            advice = missing_package_advice(cause, target.folder)
+            advice = missing_package_advice(cause, target.folder, yaml.name)
             said = " ".join(cause.split()) + (f"; {advice}" if advice else "")
             print(f"{place or target.predict or target.train}: {PROBLEM}: {said}")
             kinds.append(PROBLEM)
@@ -102,7 +105,7 @@ def _place(trace: str, folder: str) -> str | None:
     return places[-1] if places else None
 
 
-def _read(target: ModelTarget) -> Iterator[Finding]:
+def _read(target: ModelTarget, yaml: Path) -> Iterator[Finding]:
     """All that is found without running anything."""
     from cog_trio.cli.dockerfile.build_section import read_build
     from cog_trio.cli.doctor.deprecated_names import Subject, deprecated, imported_elsewhere, older_key
@@ -112,15 +115,15 @@ def _read(target: ModelTarget) -> Iterator[Finding]:
     from cog_trio.config.yaml_source import BadFile
 
     build = None
-    if (target.folder / FILE).is_file():
-        yield from older_key(target.folder / FILE)
+    if yaml.is_file():
+        yield from older_key(yaml)
         try:
-            build = read_build(target.folder)
+            build = read_build(target.folder, config_file=yaml.name)
             for line in build.unknown:
                 where, _, text = line.partition(": ")
                 yield Finding("hint", where, text)
         except (BadModel, BadFile) as error:  # serving does not need the build section: no problem of this machine
-            yield Finding("hint", str(target.folder / FILE), f"no image can be built: {error}")
+            yield Finding("hint", str(yaml), f"no image can be built: {error}")
     for reference, train in ((target.predict, False), (target.train, True)):
         if reference is None:
             continue

@@ -266,6 +266,9 @@ class Handlers:
             return snapshot_response(202, running.pieces(with_input=True), _ASYNC)
         return None
 
+    def _no_streaming(self, family: RouteFamily, id: str | None) -> Response:
+        return _refuse(406, family.no_streaming.format(method=self._service.method), id)
+
     def _is_plain(self, request: HttpRequest) -> bool:
         body = request.body
         return (
@@ -313,7 +316,7 @@ class Handlers:
             if streamed:
                 self._service.admit(id, family.mode)
                 if not (family.streams and self._service.streaming):
-                    return _no_streaming(family, id)
+                    return self._no_streaming(family, id)
             checked = await self._service.check_input(new) if len(new.input) > SMALL else None
             prediction = self._service.create(new, checked)
         except REFUSALS as refusal:
@@ -375,7 +378,7 @@ class Handlers:
         if prediction is None:
             return _refuse(404, GONE, request.id)
         if not (family.streams and self._service.streaming) or prediction.mode is not family.mode:
-            return _no_streaming(family, request.id)
+            return self._no_streaming(family, request.id)
         after = request.headers.get(b"last-event-id", b"").decode("latin-1").strip()
         try:
             subscription = self._service.follow(prediction, after or None)
@@ -475,10 +478,6 @@ def _probe(health: HealthSnapshot, good: Callable[[HealthSnapshot], bool]) -> Re
 
 def _absent(absence: str) -> Response:
     return Response(404, bodies.encode({"error": absence}))
-
-
-def _no_streaming(family: RouteFamily, id: str | None) -> Response:
-    return _refuse(406, family.no_streaming, id)
 
 
 def _rejected(refusal: Exception) -> Response:

@@ -50,6 +50,7 @@ class LoadedModel:
     """A callable of a model, ready to be run."""
 
     call: Callable[..., Any]
+    name: str  # as its author wrote it
     kind: Kind
     concurrency: int  # runs at once; over 1 only when async or trio
     streaming: bool  # @streaming: clients may be offered the output as it is made
@@ -257,6 +258,7 @@ def _model(
     healthcheck = None if instance is None else getattr(instance, "healthcheck", None)
     return LoadedModel(
         call=target.call,
+        name=target.name,
         kind=_kind(target),
         concurrency=_concurrency(target, None if mode is TRAIN and not target.is_async else max_concurrency),
         streaming=signature.streaming,

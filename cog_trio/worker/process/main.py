@@ -111,6 +111,7 @@ def _load(init: Init, io: IOThread, capture: Capture) -> ModelRuntime:
             versions={"python": platform.python_version(), "python_sdk": __version__},
             pid=os.getpid(),
             train_inputs=None if models.train is None else models.train.inputs,
+            method=models.main.name,
             no_training=models.no_training,
         )
     )

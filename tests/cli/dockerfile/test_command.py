@@ -262,6 +262,14 @@ def test_bytecode_of_pythons_own_library_is_compiled(folder: Path) -> None:
     ]
 
 
+def test_the_file_may_have_another_name(folder: Path) -> None:
+    (folder / "cog.yaml").write_text("this is: not used\n")
+    (folder / "gpu.yaml").write_text(PLAIN)
+    done = CliRunner().invoke(command, [str(folder), "-f", "gpu.yaml"])
+    assert done.exception is None, done.output
+    assert "FROM python:" in done.stdout
+
+
 def test_same_input_same_bytes_and_only_its_own_file_is_overwritten(folder: Path) -> None:
     file = folder / "Dockerfile"
     assert _run(folder, PACKAGES, "-o", str(file)).exception is None

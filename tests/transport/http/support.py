@@ -130,6 +130,7 @@ class FakeService:
     streaming: bool = False
     event_log: int = 1024  # events
     modes: set[Mode] = field(default_factory=lambda: {Mode.PREDICT})
+    method: str = "predict"
     asked: Mode | None = None  # for which kind it was last asked to admit one
     created: trio.Event = field(default_factory=trio.Event)
     draining_began: trio.Event = field(default_factory=trio.Event)

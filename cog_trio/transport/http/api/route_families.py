@@ -32,7 +32,7 @@ PREDICTIONS: Final = RouteFamily(
     Mode.PREDICT,
     "/predictions",
     streams=True,
-    no_streaming="This model does not support streaming responses. Add @cog.streaming to predict() to enable SSE.",
+    no_streaming="This model does not support streaming responses. Add @cog.streaming to {method}() to enable SSE.",
     id_mismatch="prediction ID must match the ID supplied in the URL",
 )
 TRAININGS: Final = RouteFamily(

@@ -220,10 +220,11 @@ async def refused(client: Client, method: str = "PUT", path: str = "/predictions
 @pytest.mark.covers("http:W12")
 async def test_W12_not_ready_comes_before_not_offered(service: FakeService, client: Client) -> None:
     service.ready = service.streaming = False
+    service.method = "run"
     assert (await refused(client)).status == 503
     service.ready = True
     response = await refused(client)
-    text = "This model does not support streaming responses. Add @cog.streaming to predict() to enable SSE."
+    text = "This model does not support streaming responses. Add @cog.streaming to run() to enable SSE."
     assert (response.status, response.json) == (406, {"error": text, "id": "a"})
     running(service)
     assert (await refused(client)).status == 406
