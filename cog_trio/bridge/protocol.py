@@ -115,6 +115,7 @@ class Init(ToWorker, frozen=True, tag="init"):
     train_ref: str | None = None
     max_concurrency: int | None = None  # None: what @concurrent says, else 1
     describe: bool = False  # stop after Described (D21)
+    concurrency_from: str = "max_concurrency"  # how max_concurrency was set, for errors about it
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -248,9 +248,20 @@ def _offer(folder: Path, name: str = "") -> str:
     if name and (folder / FILE).is_file():
         return f"{folder} is named alone, its {FILE} says which class is meant"
     models = [folder / file for file in MODEL_FILES if (folder / file).is_file()]
+    models.sort(key=lambda file: not _defines(file, name))  # stable: the usual names first among equals
     if not models:
         return "name a Python file, or start a model here by cog-trio init"
     return f"name its file: {models[0]}{f':{name}' if name.isidentifier() else ''}"
+
+
+def _defines(file: Path, name: str) -> bool:
+    """Whether a file seems to define a class or function of this name."""
+    try:
+        return (
+            re.search(rf"^(class|(async )?def) {re.escape(name)}\b", file.read_text("utf-8"), re.MULTILINE) is not None
+        )
+    except (OSError, ValueError):
+        return False
 
 
 def _neighbour(path: Path) -> str:

@@ -51,6 +51,7 @@ from cog_trio.config.tracing import variable_warnings
 
 READY_FILE: Final = "/var/run/cog/ready"  # Cog's readiness file, written under Kubernetes
 CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}  # D37
+CONCURRENCY_KEY: Final = "concurrency.max of cog.yaml"
 RUST_LEVELS: Final[Mapping[str, str]] = {**LEVELS, "trace": "debug"}
 
 
@@ -299,10 +300,14 @@ class Settings:
         "write no line of the log for what predictions print; their own `logs` have it all the same",
         switch=True,
     )
+    concurrency_from: str = dataclasses.field(default="Settings.max_concurrency", repr=False, compare=False)
+    """How ``max_concurrency`` was set, for errors about it. Not a row of the table."""
 
 
 OPTIONS: Final[tuple[Setting, ...]] = tuple(
-    dataclasses.replace(field.metadata["option"], field=field.name) for field in dataclasses.fields(Settings)
+    dataclasses.replace(field.metadata["option"], field=field.name)
+    for field in dataclasses.fields(Settings)
+    if field.metadata
 )
 
 
@@ -326,10 +331,12 @@ def read_settings(
     if "KUBERNETES_SERVICE_HOST" in environ:
         values["ready_file"] = READY_FILE
     values.update(file or {})
+    origins: dict[str, str] = {}  # of values, by their fields: the flag or the variable
     for option in OPTIONS:
         name = option.variable
         if option.field in flags:
             values[option.field] = _parse(option, option.flag, flags[option.field])
+            origins[option.field] = option.flag
         elif name not in environ:
             if container and option.field == "port" and "PORT" in environ:
                 values["port"] = _parse(option, "PORT", environ["PORT"])
@@ -338,6 +345,7 @@ def read_settings(
         else:
             try:
                 values[option.field] = option.lenient.call(environ[name])
+                origins[option.field] = name
             except ValueError as error:
                 warnings.append(f"{name}={environ[name]!r} is ignored: {error}")
                 if option.field == "log_format":  # Cog: anything but console is JSON
@@ -355,6 +363,8 @@ def read_settings(
     for given, absent in (("certfile", "keyfile"), ("keyfile", "certfile")):
         if given in values and absent not in values:
             raise BadSetting(f"--{given} needs --{absent}: TLS takes a certificate and its key")
+    if "max_concurrency" in values:
+        values["concurrency_from"] = origins.get("max_concurrency", CONCURRENCY_KEY)
     return Settings(**values), [*warnings, *variable_warnings(environ)]
 
 

@@ -26,7 +26,6 @@ from .types import File, Path
 
 OURS: Final = (BaseRunner, BasePredictor, object)
 NURSERY: Final = "nursery"  # the parameter of ``setup`` that gets one
-FUNCTIONS: Final = ("run", "predict", "train")  # names of functions that are models
 RESERVED: Final = frozenset({"cog", "coglet", "cog_trio", "__main__"})
 
 
@@ -81,7 +80,7 @@ def load_object(ref: str, *, train: bool = False) -> Any:
     file, _, name = ref.partition(":")
     with _one_argument(file):
         module = load_module(file)
-        found = _named(module, file, name) if name else _choose(module, file, train)
+        found = _named(module, file, name, train) if name else _choose(module, file, train)
         if inspect.isclass(found):
             if not train:
                 method_name(found)
@@ -174,7 +173,7 @@ def _execute(
     return module
 
 
-def _named(module: types.ModuleType, file: str, name: str) -> Any:
+def _named(module: types.ModuleType, file: str, name: str, train: bool) -> Any:
     """The object of this name.
 
     Raises:
@@ -185,25 +184,25 @@ def _named(module: types.ModuleType, file: str, name: str) -> Any:
     except AttributeError as error:
         if error.name != name or error.obj is not module:
             raise  # of a module with a __getattr__ of its own
-        raise AttributeError(f"{file} defines no {name}{_offer(module, file)}") from None
+        raise AttributeError(f"{file} defines no {name}{_offer(module, file, train)}") from None
 
 
-def _offer(module: types.ModuleType, file: str) -> str:
-    """The classes and functions of a module that may be its model, and how the first of them is named."""
+def _offer(module: types.ModuleType, file: str, train: bool) -> str:
+    """The classes and functions of a module that may be its model, or its training, and how the first is named."""
+    names = ("train",) if train else ("run", "predict")
     own = [
         found
         for found in vars(module).values()
         if getattr(found, "__module__", None) == module.__name__ and getattr(found, "__name__", "_")[0] != "_"
     ]
     classes = [
-        found.__name__
-        for found in own
-        if inspect.isclass(found) and any(_defines(found, method) for method in ("run", "predict", "train"))
+        found.__name__ for found in own if inspect.isclass(found) and any(_defines(found, name) for name in names)
     ]
-    functions = [found.__name__ for found in own if inspect.isfunction(found) and found.__name__ in FUNCTIONS]
+    functions = [found.__name__ for found in own if inspect.isfunction(found) and found.__name__ in names]
     models = classes + functions
     if not models:
-        return ""
+        missing = "train" if train else "run"
+        return f"; it has neither a class with a method {missing} nor a function {missing}: write one"
     kind = "the class" if classes else "the function"
     return f"; it has {kind} {models[0]}: name it by {os.path.basename(file)}:{models[0]}"
 
@@ -219,7 +218,7 @@ def _choose(module: types.ModuleType, file: str, train: bool) -> Any:
     has_runner = hasattr(module, "Runner")
     has_predictor = getattr(module, "Predictor", BasePredictor) not in OURS  # not what ``from cog import *`` brings
     if not has_runner and not has_predictor:
-        raise AttributeError(f"{file} defines neither Runner nor Predictor{_offer(module, file)}")
+        raise AttributeError(f"{file} defines neither Runner nor Predictor{_offer(module, file, train)}")
     fault: Exception | None = None
     if has_runner:
         runner = module.Runner

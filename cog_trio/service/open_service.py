@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from cog_trio.config.settings import Settings
+from cog_trio.config.settings import CONCURRENCY_KEY, Settings
 from cog_trio.files.workspace import open_workspace
 from cog_trio.orchestrator.spawn import WorkerProcess
 from cog_trio.service.service import PredictionService
@@ -85,7 +85,8 @@ async def open_service(
         predict, trains, folder = target.predict, target.train, str(target.folder)
         variables = {**target.config.unset(os.environ), **variables}
         if chosen.max_concurrency is None:
-            chosen = dataclasses.replace(chosen, max_concurrency=target.config.max_concurrency)
+            slots = target.config.max_concurrency
+            chosen = dataclasses.replace(chosen, max_concurrency=slots, concurrency_from=CONCURRENCY_KEY)
         for warning in target.config.warnings:
             log.warning("%s", warning)
     failure: BaseException | None = None

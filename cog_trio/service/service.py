@@ -103,7 +103,8 @@ class PredictionService(PythonAPI):
         if model is None and train is None and worker is None:
             self._worker_pool.start_without_model()
             return
-        init = Init(predict_ref=model, train_ref=train, max_concurrency=self.settings.max_concurrency)
+        chosen = self.settings
+        init = Init(model, train, chosen.max_concurrency, concurrency_from=chosen.concurrency_from)
         self._opened = NewWorkers("", init, cwd, environment)
         self._worker_pool.start(init, worker, cwd, environment)
         self._tell_health()

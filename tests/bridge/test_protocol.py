@@ -59,6 +59,7 @@ SNAPSHOTS: list[tuple[Any, msgspec.Struct, str]] = [
         control_requests,
         Init(predict_ref="predict.py:Runner", max_concurrency=2),
         '{"type":"init","predict_ref":"predict.py:Runner","train_ref":null,"max_concurrency":2,"describe":false,'
+        '"concurrency_from":"max_concurrency",'
         '"protocol_version":2}',
     ),
     (control_requests, Cancel(SLOT, ID, RUN), '{"type":"cancel","slot":0,"id":"p1","run":7}'),

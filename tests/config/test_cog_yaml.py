@@ -241,6 +241,15 @@ def test_what_is_named_wrongly_is_told_with_what_is_there(
     assert str(caught.value).endswith(text.format(tmp_path))
 
 
+def test_the_file_that_defines_the_name_is_offered(tmp_path: Path) -> None:
+    for file, text in {"predict.py": "class Other: ...\n", "model.py": "x = 1\nasync def mine(): ...\n"}.items():
+        (tmp_path / file).write_text(text)
+    with pytest.raises(BadModel, match=r"/model\.py:mine$"):
+        find_model(f"{tmp_path}:mine")
+    with pytest.raises(BadModel, match=r"/predict\.py:nowhere$"):
+        find_model(f"{tmp_path}:nowhere")
+
+
 def test_a_cog_yaml_of_another_name(tmp_path: Path) -> None:
     (tmp_path / "model.py").touch()
     (tmp_path / "cog.yaml").write_text("run: gone.py\n")

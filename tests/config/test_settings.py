@@ -207,6 +207,20 @@ def test_flag_wins_over_variable_over_file_over_default() -> None:
 
 
 @pytest.mark.covers("http:W16", "D37")
+@pytest.mark.parametrize(
+    ("flags", "variables", "origin"),
+    [
+        ({"max_concurrency": "4"}, {"COG_MAX_CONCURRENCY": "3"}, "--max-concurrency"),
+        ({}, {"COG_MAX_CONCURRENCY": "3"}, "COG_MAX_CONCURRENCY"),
+        ({}, {"COG_MAX_CONCURRENCY": "many"}, "concurrency.max of cog.yaml"),
+        ({}, {}, "concurrency.max of cog.yaml"),
+    ],
+)
+def test_it_is_known_how_the_slots_were_set(flags: dict[str, str], variables: dict[str, str], origin: str) -> None:
+    assert read_settings(flags, variables, file={"max_concurrency": 2})[0].concurrency_from == origin
+    assert Settings(max_concurrency=2).concurrency_from == "Settings.max_concurrency"
+
+
 def test_D37_addresses_and_who_reads_PORT() -> None:
     assert (Settings().host, Settings().port) == ("127.0.0.1", 8393)
     assert read_settings({}, {"PORT": "1"})[0].port == 8393

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 UNWELL: Final = 1  # exit code
 TRACEBACK: Final = "Traceback (most recent call last):\n"
 FRAME: Final = re.compile(r'^  File "([^"\n]+)", line (\d+)', re.MULTILINE)
+SIGNATURE_FAULTS: Final = ("TypeError: ", "ValueError: ")  # without a traceback: of what reads signatures
 REST: Final = {"deprecated": "{} deprecated (may stay)", "hint": "{} to look at"}
 
 
@@ -62,16 +63,17 @@ def command(model: str, fix: bool, setup: bool, config_file: str | None) -> int:
     kinds: list[str] = [finding.kind for finding in found]
     if PROBLEM not in kinds:
         plan = make_plan(model, {}, terminal=False, config_file=config_file)
-        causes, place = _examine(replace(plan, warnings=()), setup)
+        causes, place = _examine(replace(plan, warnings=()), target, setup)
+        one = target.predict if target.train is None else target.train if target.predict is None else None
         for cause in causes:
             advice = missing_package_advice(cause, target.folder, yaml.name)
             said = " ".join(cause.split()) + (f"; {advice}" if advice else "")
-            print(f"{place or target.predict or target.train}: {PROBLEM}: {said}")
+            print(f"{place or one or model}: {PROBLEM}: {said}")
             kinds.append(PROBLEM)
     return _verdict(model, kinds, setup)
 
 
-def _examine(plan: LaunchPlan, setup: bool) -> tuple[list[str], str | None]:
+def _examine(plan: LaunchPlan, target: ModelTarget, setup: bool) -> tuple[list[str], str | None]:
     """All reasons why the model does not load, or with ``setup`` can't be set up, and the place in its code.
 
     If there are any, or if it was set up, what it printed goes to stderr; the traceback of an import only where its
@@ -85,10 +87,13 @@ def _examine(plan: LaunchPlan, setup: bool) -> tuple[list[str], str | None]:
     printed, place = loaded.printed, None
     if loaded.faults:
         sys.stderr.write(printed.removesuffix("\n".join([*loaded.faults, ""])))
-        return [fault.removesuffix(";") for fault in loaded.faults], None
+        return [fault.removesuffix(";") for fault in loaded.faults], _signature(target)
     if loaded.cause is not None:
         before, found, trace = printed.rpartition(TRACEBACK)
-        place = _place(trace, plan.folder) if found else None
+        if found:
+            place = _place(trace, plan.folder)
+        elif loaded.cause.startswith(SIGNATURE_FAULTS):
+            place = _signature(target)
         printed = before if place and not setup else printed  # setup fails deep in libraries: it stays
     if setup or loaded.cause is not None:
         sys.stderr.write(printed)
@@ -103,6 +108,19 @@ def _place(trace: str, folder: str) -> str | None:
         if "site-packages" not in file and os.path.realpath(file).startswith(os.path.join(os.path.realpath(folder), ""))
     ]
     return places[-1] if places else None
+
+
+def _signature(target: ModelTarget) -> str | None:
+    """The line of the function whose signature the model has, as ``file:line``; None where two may be meant."""
+    from cog_trio.cli.doctor.deprecated_names import Subject, model_method
+    from cog_trio.cli.doctor.python_source import PythonSource
+
+    if target.predict is None or target.train is not None:
+        return None
+    file, _, name = target.predict.partition(":")
+    source = PythonSource(target.folder / file, file)
+    method = model_method(Subject(source, name or None, imported_elsewhere=False))
+    return None if method is None else source.where(method)
 
 
 def _read(target: ModelTarget, yaml: Path) -> Iterator[Finding]:

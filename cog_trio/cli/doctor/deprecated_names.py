@@ -2,7 +2,7 @@
 
 Each rule reads one ``PythonSource`` and yields findings. A rule gives edits only if the old name is bound once, the new
 one never, and no text spells it; else it says what to do and leaves it to people. Old models run unchanged, so nothing
-here is a problem.
+here is a problem. One rule is about an annotation that is as loose as old models have it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,15 @@ MOVED: Final[Mapping[str, Mapping[str, str]]] = {
     "cog.server.scope": {"current_scope": "cog", "emit_metric": "cog"},
 }
 ENVIRONMENTS: Final = frozenset({"site-packages", "venv", "env", "node_modules", "__pycache__"})  # nobody's model
+TEXTS: Final = "of texts"
+BARE: Final[Mapping[str, tuple[str, str]]] = {  # what to write in place of a bare iterator, and how that is read
+    "ConcatenateIterator": ("ConcatenateIterator[str]", TEXTS),
+    "AsyncConcatenateIterator": ("AsyncConcatenateIterator[str]", TEXTS),
+    "Iterator": ("Iterator[...]", "of anything"),
+    "AsyncIterator": ("AsyncIterator[...]", "of anything"),
+    "Generator": ("Iterator[...]", TEXTS),
+    "AsyncGenerator": ("AsyncIterator[...]", TEXTS),
+}
 UNCLEAR: Final = "; done by hand, since the name is used in more than one way"
 
 
@@ -161,7 +170,40 @@ def _method_name(subject: Subject) -> Iterator[Finding]:
     yield Finding("deprecated", source.where(predict[0]), text + ("" if edits else UNCLEAR), edits)
 
 
-RULES: Final[tuple[Rule, ...]] = (_modules, _bases, _metrics, _leftovers, _class_name, _method_name)
+def _bare_iterators(subject: Subject) -> Iterator[Finding]:
+    """An output that is annotated as an iterator of nobody knows what."""
+    method = model_method(subject)
+    annotation = None if method is None else method.returns
+    match annotation:
+        case ast.Name(id=name) | ast.Attribute(attr=name) if name in BARE:
+            better, read = BARE[name]
+            text = f"{name} does not say what its items are, so it is read as {read}: write {better}"
+            yield Finding("hint", subject.source.where(annotation), text)
+        case _:
+            return
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _modules,
+    _bases,
+    _metrics,
+    _leftovers,
+    _class_name,
+    _method_name,
+    _bare_iterators,
+)
+
+
+def model_method(subject: Subject) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The function whose signature is the model's, if it is written in this file."""
+    names = ("train",) if subject.train else ("run", "predict")
+    model = _model(subject)
+    if model is None:
+        body, names = subject.source.tree.body, names if subject.name is None else (subject.name,)
+    else:
+        body = model.body
+    functions = [node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return next((node for name in names for node in functions if node.name == name), None)
 
 
 def _model(subject: Subject) -> ast.ClassDef | None:

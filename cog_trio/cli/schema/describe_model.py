@@ -47,7 +47,14 @@ def load_model_schema(plan: LaunchPlan, process: WorkerProcess, *, setup: bool =
         if isinstance(event, Log):
             heard.append(event.data)
 
-    init = Init(plan.predict, plan.train, max_concurrency=plan.settings.max_concurrency, describe=not setup)
+    chosen = plan.settings
+    init = Init(
+        plan.predict,
+        plan.train,
+        chosen.max_concurrency,
+        describe=not setup,
+        concurrency_from=chosen.concurrency_from,
+    )
     try:
         return Loaded(trio.run(_describe, plan, process, init, on_event), "".join(heard))
     except NeverReady as error:

@@ -138,7 +138,7 @@ def _reload(service: PredictionService, plan: LaunchPlan, paths: Collection[str]
         return
     for warning in new.warnings:
         log.warning("%s", warning)
-    init = Init(new.predict, new.train, new.settings.max_concurrency)
+    init = Init(new.predict, new.train, new.settings.max_concurrency, concurrency_from=new.settings.concurrency_from)
     service.reload(why, init=init, environment=new.environment)
 
 

@@ -133,10 +133,19 @@ def load_model(ref: str | None, *, train: bool = False, max_concurrency: int | N
     return model
 
 
-def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurrency: int | None = None) -> LoadedModels:
+def load_models(
+    predict_ref: str | None,
+    train_ref: str | None,
+    *,
+    max_concurrency: int | None = None,
+    concurrency_from: str = "max_concurrency",
+) -> LoadedModels:
     """Load the prediction, the training, or both; a file and a class named by both references are taken once.
 
     A training that can't run in a worker beside the prediction is left out, with a warning: predictions are served.
+
+    Args:
+      concurrency_from: how ``max_concurrency`` was set, for the error about it.
     """
     if predict_ref is None and train_ref is None:
         raise ValueError("no model reference: set COG_PREDICT_TYPE_STUB, or run: in cog.yaml, to file.py:Name")
@@ -163,7 +172,13 @@ def load_models(predict_ref: str | None, train_ref: str | None, *, max_concurren
     described = _describe(targets)
     shared = train is not None and predict is not None and train.instance is predict.instance
     made: dict[SchemaMode, LoadedModel] = {
-        mode: _model(mode, target, described, max_concurrency, own_setup=not (shared and mode is TRAIN))
+        mode: _model(
+            mode,
+            target,
+            described,
+            _concurrency(target, None if mode is TRAIN and not target.is_async else max_concurrency, concurrency_from),
+            own_setup=not (shared and mode is TRAIN),
+        )
         for mode, target in targets
     }
     return LoadedModels(made.get(PREDICT), made.get(TRAIN), described.document, no_training)
@@ -248,7 +263,7 @@ def _model(
     mode: SchemaMode,
     target: loader.LoadedCallable,
     described: _Described,
-    max_concurrency: int | None,
+    concurrency: int,
     *,
     own_setup: bool,
 ) -> LoadedModel:
@@ -260,7 +275,7 @@ def _model(
         call=target.call,
         name=target.name,
         kind=_kind(target),
-        concurrency=_concurrency(target, None if mode is TRAIN and not target.is_async else max_concurrency),
+        concurrency=concurrency,
         streaming=signature.streaming,
         document=described.document,
         parameters=inputs.parameters,
@@ -277,12 +292,12 @@ def _setup(target: loader.LoadedCallable) -> Callable[..., Any] | None:
     return loader.setup_call(target.instance, os.environ.get("COG_WEIGHTS"), trio=target.is_trio)
 
 
-def _concurrency(target: loader.LoadedCallable, configured: int | None) -> int:
+def _concurrency(target: loader.LoadedCallable, configured: int | None, configured_by: str) -> int:
     wanted = loader.concurrency_mark(target) if configured is None else configured
     if wanted is None:
         return 1
     if wanted > 1 and not target.is_async:
-        asked = "@concurrent" if configured is None else "--max-concurrency (COG_MAX_CONCURRENCY, concurrency.max)"
+        asked = "@concurrent" if configured is None else configured_by
         raise ValueError(
             f"{asked} is {wanted}, but {target.name}() is a plain def, which runs one prediction at a time: "
             "write async def, or run several workers (--workers)"

@@ -94,7 +94,12 @@ def _load(init: Init, io: IOThread, capture: Capture) -> ModelRuntime:
             f"the parent speaks protocol version {init.protocol_version}, this worker {PROTOCOL_VERSION}"
         )
     guard_url_files()
-    models = load_models(init.predict_ref, init.train_ref, max_concurrency=init.max_concurrency)
+    models = load_models(
+        init.predict_ref,
+        init.train_ref,
+        max_concurrency=init.max_concurrency,
+        concurrency_from=init.concurrency_from,
+    )
     if gate.forked:
         end_forked_child(None)
     model = models.main

@@ -13,6 +13,7 @@ from cog_trio.cli.doctor.deprecated_names import Subject, deprecated, imported_e
 from cog_trio.cli.doctor.findings import Finding, mend, mended
 from cog_trio.cli.doctor.missing_requirements import missing_requirements
 from cog_trio.cli.doctor.python_source import PythonSource
+from cog_trio.config.cog_yaml import Config, ModelTarget
 
 OLD = """\
 # a model of old
@@ -148,6 +149,39 @@ def test_other_spellings_are_mended_too(tmp_path: Path, text: str, after: str) -
     assert found
     assert after in _mended(tmp_path, found)
     assert _look(tmp_path, _mended(tmp_path, found), "R") == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        ("ConcatenateIterator", "it is read as of texts: write ConcatenateIterator[str]"),
+        ("typing.Iterator", "it is read as of anything: write Iterator[...]"),
+        ("AsyncGenerator", "it is read as of texts: write AsyncIterator[...]"),
+        ("Iterator[str]", None),
+        ("str", None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("before", "name"), [("class Runner:\n    ", None), ("class Mine:\n    ", "Mine"), ("\n", "run"), ("\n", None)]
+)
+def test_a_bare_iterator_is_a_hint(
+    tmp_path: Path, before: str, name: str | None, annotation: str, said: str | None
+) -> None:
+    found = [str(finding) for finding in _look(tmp_path, f"{before}def run(self) -> {annotation}: ...\n", name)]
+    if said is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert found[0].startswith("predict.py:2: hint: ")
+        assert found[0].endswith(said)
+
+
+def test_the_line_of_a_faulty_signature_is_that_of_the_function(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text("class Runner:\n    x = 1\n    def run(self, z: set) -> bytes: ...\n")
+    assert command._signature(ModelTarget(tmp_path, "run.py", None, Config())) == "run.py:3"
+    assert command._signature(ModelTarget(tmp_path, "run.py:Other", None, Config())) is None
+    both = ModelTarget(tmp_path, "run.py", "run.py:train", Config())
+    assert command._signature(both) is None  # either may be meant
 
 
 def test_a_class_that_the_reference_names_may_be_called_as_it_likes(tmp_path: Path) -> None:

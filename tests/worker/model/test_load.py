@@ -253,9 +253,12 @@ def test_W30_concurrency(models: Models) -> None:
 def test_D33_sync_models_have_one_slot(models: Models) -> None:
     with pytest.raises(
         ValueError,
-        match=r"--max-concurrency \(COG_MAX_CONCURRENCY, concurrency.max\) is \d+, but run\(\) is a plain def",
+        match=r"max_concurrency is \d+, but run\(\) is a plain def",
     ):
         models.load(PLAIN, max_concurrency=2)
+    file = models.write(PRELUDE + PLAIN)
+    with pytest.raises(ValueError, match="COG_MAX_CONCURRENCY is 2, but"):
+        load_models(file, None, max_concurrency=2, concurrency_from="COG_MAX_CONCURRENCY")
 
 
 @pytest.mark.covers("sdk:W20", "sdk:59")
@@ -395,6 +398,31 @@ def test_a_private_parameter_has_the_name_that_its_author_wrote(models: Models) 
     assert model.call(*args, **kwargs) == "xx"
     args, kwargs = model.bind({})
     assert model.call(*args, **kwargs) == "w"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "train", "said"),
+    [
+        ("class Model:\n    def run(self): ...\n", "", False, "it has the class Model: name it by FILE:Model"),
+        ("def predict(): ...\n", ":Nope", False, "it has the function predict: name it by FILE:predict"),
+        (
+            "class Runner:\n    def run(self): ...\n",
+            ":train",
+            True,
+            "neither a class with a method train nor a function",
+        ),
+        ("class Mine:\n    def train(self): ...\n", ":train", True, "it has the class Mine: name it by FILE:Mine"),
+        ("def train(): ...\n", ":Runner", False, "neither a class with a method run nor a function run: write one"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_what_is_there(
+    models: Models, source: str, name: str, train: bool, said: str
+) -> None:
+    file = models.write(source)
+    reference = f"{file}{name}"
+    with pytest.raises(AttributeError) as caught:
+        load_models(None if train else reference, reference if train else None)
+    assert said.replace("FILE", file) in str(caught.value)
 
 
 def test_a_method_without_self_is_told(models: Models) -> None:
