@@ -76,8 +76,10 @@ async def open_service(
 
     Cancellation: predictions are cancelled, the worker is ended and reaped; both take bounded time.
     """
-    if not trio.lowlevel.in_trio_run():
-        raise RuntimeError(NO_TRIO)
+    try:
+        trio.lowlevel.current_trio_token()  # before trio 0.29 there is no in_trio_run()
+    except RuntimeError:
+        raise RuntimeError(NO_TRIO) from None
     chosen, variables = settings or Settings(), dict(environment or {})
     predict, trains, folder = _text(model), _text(train), _text(cwd)
     files = _text(output_folder)
