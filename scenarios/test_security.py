@@ -16,7 +16,7 @@ import trustme
 from trio_websocket import open_websocket_url
 
 from cog_trio.cli.dockerfile.render import PROBE
-from cog_trio.testing import ServeModel
+from cog_trio.testing import ServeModel, Server
 from cog_trio.testing.server_process import SOON
 
 TOKEN = "s3cr3t-t0k3n"
@@ -81,3 +81,51 @@ async def test_D40_token_and_TLS_from_the_first_request_to_the_last(serve_model:
                     assert ready.json() == {"status": "BUSY", "draining": True}
             assert await server.ended() == 0
             assert TOKEN not in json.dumps(server.log)
+
+
+async def test_secrets_are_renewed_while_the_server_runs(serve_model: ServeModel, tmp_path: Path) -> None:
+    """Given a token in a file and a certificate, when both are replaced and SIGHUP comes, then new connections meet the
+    new ones and open ones live on; files that can't be used are told, and change nothing."""
+    old, new = trustme.CA(), trustme.CA()
+    token, cert, key = (tmp_path / name for name in ("token", "cert.pem", "key.pem"))
+
+    def write(authority: trustme.CA, word: str) -> None:
+        issued = authority.issue_cert("127.0.0.1")
+        cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        key.write_bytes(issued.private_key_pem.bytes())
+        token.write_text(f"{word}\n")
+
+    async def status(authority: trustme.CA, word: str) -> int:
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        async with httpx.AsyncClient(base_url=server.url, verify=trusting, trust_env=False, timeout=30) as client:
+            return (await client.get("/", headers={"authorization": f"Bearer {word}"})).status_code
+
+    write(old, "one")
+    flags = ("--auth-token-file", str(token), "--certfile", str(cert), "--keyfile", str(key))
+    with trio.fail_after(60):
+        async with serve_model("environment.py", *flags) as server:
+            assert (await status(old, "one"), await status(old, "two")) == (200, 401)
+            opened = await server.client.get("/livez")  # a connection that stays
+            write(new, "two")
+            server.process.send_signal(signal.SIGHUP)
+            await _until_said(server, "secrets were read again")
+            assert (await status(new, "two"), await status(new, "one")) == (200, 401)
+            with pytest.raises(httpx.ConnectError):
+                await status(old, "two")
+            assert (await server.client.get("/livez")).status_code == opened.status_code == 200
+            token.write_text("no token: it has a space\n")
+            server.process.send_signal(signal.SIGHUP)
+            await _until_said(server, "--auth-token-file: what ")
+            assert await status(new, "two") == 200
+            token.write_text("two\n")
+            key.write_bytes(old.issue_cert("127.0.0.1").private_key_pem.bytes())
+            server.process.send_signal(signal.SIGHUP)
+            await _until_said(server, "is not the key of the certificate")
+            assert await status(new, "two") == 200
+            assert "space" not in json.dumps(server.log)
+
+
+async def _until_said(server: Server, words: str) -> None:
+    while not any(words in str(entry.get("message")) for entry in server.log):
+        await trio.sleep(0.02)

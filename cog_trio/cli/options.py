@@ -68,6 +68,7 @@ GROUPS: Final[Mapping[str, Collection[str]]] = {  # of serve's help, the common 
         "log_level",
         "log_format",
         "auth_token",
+        "auth_token_file",
     ),
     "Predictions": (
         "setup_timeout",
@@ -89,6 +90,7 @@ GROUPS: Final[Mapping[str, Collection[str]]] = {  # of serve's help, the common 
         "download_timeout",
         "input_hosts",
         "webhook_secret",
+        "webhook_secret_file",
         "webhook_grace",
     ),
     "Network": (

@@ -41,6 +41,11 @@ def make_context(certfile: str, keyfile: str) -> ssl.SSLContext:
     return context
 
 
+def renew_context(context: ssl.SSLContext, certfile: str, keyfile: str) -> None:
+    """Have a context use what the files hold now, for handshakes to come. ``make_context`` has found them good."""
+    context.load_cert_chain(certfile, keyfile, password=lambda: b"")
+
+
 def _read(flag: str, path: str) -> bytes:
     try:
         with open(path, "rb") as file:

@@ -50,6 +50,8 @@ from cog_trio.config.parsers import TRUE as TRUE
 from cog_trio.config.tracing import variable_warnings
 
 READY_FILE: Final = "/var/run/cog/ready"  # Cog's readiness file, written under Kubernetes
+SECRET_FILES: Final = {"webhook_secret_file": "webhook_secret", "auth_token_file": "auth_token"}  # and what they hold
+MAX_SECRET: Final = 2**16  # bytes of such a file
 CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}  # D37
 CONCURRENCY_KEY: Final = "concurrency.max of cog.yaml"
 RUST_LEVELS: Final[Mapping[str, str]] = {**LEVELS, "trace": "debug"}
@@ -203,6 +205,9 @@ class Settings:
         "signs webhooks as Standard Webhooks have it: base64, `whsec_` in front or not",
         secret=True,
     )
+    webhook_secret_file: str | None = setting(
+        None, "--webhook-secret-file", PATH, "a file that holds it; read again on SIGHUP and when it changes"
+    )
     webhook_auth_token: str | None = setting(
         None, "", TOKEN, "bearer token sent with webhooks", variable="WEBHOOK_AUTH_TOKEN", secret=True
     )
@@ -212,6 +217,9 @@ class Settings:
         BEARER,
         "bearer token that requests must carry, but for probes; better by the variable: flags are seen by all users",
         secret=True,
+    )
+    auth_token_file: str | None = setting(
+        None, "--auth-token-file", PATH, "a file that holds the token; read again on SIGHUP and when it changes"
     )
     cors_origins: tuple[str, ...] = setting(
         (),
@@ -360,12 +368,45 @@ def read_settings(
         values["reload"] = True
     if values.get("uds") is not None and values.get("fd") is not None:
         raise BadSetting("--uds and --fd exclude each other")
+    _read_secrets(values)
     for given, absent in (("certfile", "keyfile"), ("keyfile", "certfile")):
         if given in values and absent not in values:
             raise BadSetting(f"--{given} needs --{absent}: TLS takes a certificate and its key")
     if "max_concurrency" in values:
         values["concurrency_from"] = origins.get("max_concurrency", CONCURRENCY_KEY)
     return Settings(**values), [*warnings, *variable_warnings(environ)]
+
+
+def read_secrets(settings: Settings) -> Settings:
+    """The settings with what the files of secrets hold now (blocking).
+
+    Raises:
+      BadSetting: one can't be used; the text shows nothing of what is in it.
+    """
+    files = {name: getattr(settings, name) for name in SECRET_FILES if getattr(settings, name) is not None}
+    values: dict[str, Any] = dict(files)
+    _read_secrets(values)
+    return dataclasses.replace(settings, **values)
+
+
+def _read_secrets(values: dict[str, Any]) -> None:
+    options = {option.field: option for option in OPTIONS}
+    for name, secret in SECRET_FILES.items():
+        if (path := values.get(name)) is None:
+            continue
+        flag = options[name].flag
+        if secret in values:
+            raise BadSetting(f"{flag} and {options[secret].flag} exclude each other")
+        try:
+            with open(path, "rb") as file:
+                text = file.read(MAX_SECRET).decode().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise BadSetting(f"{flag}: can't read {path}: {why}") from error
+        try:
+            values[secret] = options[secret].parser.call(text)
+        except ValueError as error:  # it says what was expected, and shows no value
+            raise BadSetting(f"{flag}: what {path} holds can't be used: {error}") from error
 
 
 def model_variables(environ: Mapping[str, str]) -> tuple[str | None, str | None]:

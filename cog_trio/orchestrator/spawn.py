@@ -47,9 +47,11 @@ _COMMAND = (
 )
 _SECRETS = (  # variables of the server's that no model has to know; settings.py marks the same ones
     "COG_TRIO_AUTH_TOKEN",
+    "COG_TRIO_AUTH_TOKEN_FILE",
     "COG_TRIO_UPLOAD_URL",
     "COG_TRIO_URL",
     "COG_TRIO_WEBHOOK_SECRET",
+    "COG_TRIO_WEBHOOK_SECRET_FILE",
     "WEBHOOK_AUTH_TOKEN",
 )
 _ALIASES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "_alias")

@@ -13,8 +13,8 @@ python_api.py, and what is told of all this in service_events.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,7 @@ class PredictionService(PythonAPI):
         self._workspace = workspace
         self._nursery = nursery
         self._now = now
+        self._renewals: list[Callable[[Settings], None]] = []
         self._service_events = ServiceEvents(now)
         self._worker_pool = WorkerPool(settings, nursery, self._service_events, self._on_change, self._on_idle)
         self._watchers = Watchers(settings.stream_grace, nursery.start_soon)
@@ -192,6 +193,21 @@ class PredictionService(PythonAPI):
             for prediction in self._tasks.all()
             if prediction.mode is mode and not (prediction.waits_briefly and prediction.queued)
         ]
+
+    def renew_secrets(self, settings: Settings) -> None:
+        """Take the token, the signing secret and the certificate of these settings, and nothing else, from now on."""
+        self._webhooks.renew_secret(settings.webhook_secret)
+        for renew in self._renewals:
+            renew(settings)
+
+    @contextmanager
+    def on_renewal(self, renew: Callable[[Settings], None]) -> Iterator[None]:
+        """Have a face of the service take new secrets, for the length of a block."""
+        self._renewals.append(renew)
+        try:
+            yield
+        finally:
+            self._renewals.remove(renew)
 
     def dump_workers(self) -> None:
         """Have each worker write to the log where its threads and tasks are. Nothing is stopped."""

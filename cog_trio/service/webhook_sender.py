@@ -256,6 +256,10 @@ class Webhooks:
         for sender in self._senders:
             sender.give_up("the service ends")
 
+    def renew_secret(self, secret: str | None) -> None:
+        """Sign by another secret from now on. Raises: as the constructor."""
+        self._key = None if secret is None else signing_key(secret)
+
     async def signature(self, id: str, body: bytes) -> Headers:
         """The headers that sign a request made now; none without a secret."""
         if self._key is None:

@@ -97,7 +97,7 @@ def test_what_a_worker_is_started_with(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.covers("D40", "D42")
 def test_D40_D42_secrets_of_the_server_do_not_come_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets = {option.variable for option in settings.OPTIONS if option.secret}
+    secrets = {option.variable for option in settings.OPTIONS if option.secret or option.field in settings.SECRET_FILES}
     assert secrets == set(module._SECRETS)
     for name in secrets:
         monkeypatch.setenv(name, "hidden")

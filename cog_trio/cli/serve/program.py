@@ -28,6 +28,7 @@ from cog_trio.cli.launch_plan import colours
 from cog_trio.cli.log_output import LogHandler, open_log
 from cog_trio.cli.options import fail
 from cog_trio.cli.serve.prediction_log import log_predictions
+from cog_trio.cli.serve.secret_watcher import SecretWatcher, secret_files
 from cog_trio.cli.signals import ending_signals
 from cog_trio.config.settings import changed_settings
 from cog_trio.state.internal_errors import describe_error
@@ -90,7 +91,8 @@ def _say_start(plan: LaunchPlan) -> None:
 
 
 async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int], handler: LogHandler) -> int:
-    with trio.open_signal_receiver(*ending_signals()) as signals:
+    numbers = {*ending_signals(), *([signal.SIGHUP] if secret_files(plan.settings) else [])}
+    with trio.open_signal_receiver(*numbers) as signals:
         async with (
             cog_trio.open_service(
                 plan.predict,
@@ -112,7 +114,10 @@ async def _program(plan: LaunchPlan, process: WorkerProcess, early: Sequence[int
             log.info("Listening on %s", ", ".join(urls), extra={"urls": urls})
             nursery.start_soon(_advise, service, plan)
             nursery.start_soon(_watch_dumps, service)
-            nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown)
+            watcher = SecretWatcher(service, plan.settings) if secret_files(plan.settings) else None
+            if watcher is not None:
+                nursery.start_soon(watcher.run)
+            nursery.start_soon(_watch_signals, service, signals, early, plan.settings.await_explicit_shutdown, watcher)
             if plan.settings.reload:
                 from cog_trio.cli.serve.reload_watcher import watch
 
@@ -147,16 +152,25 @@ async def _advise(service: cog_trio.PredictionService, plan: LaunchPlan) -> None
 
 
 async def _watch_signals(
-    service: cog_trio.PredictionService, signals: AsyncIterable[int], early: Sequence[int], explicit: bool
+    service: cog_trio.PredictionService,
+    signals: AsyncIterable[int],
+    early: Sequence[int],
+    explicit: bool,
+    watcher: SecretWatcher | None,
 ) -> None:
     for number in early:
-        _obey(service, number, explicit)
+        _obey(service, number, explicit, watcher)
     async for number in signals:
-        _obey(service, number, explicit)
+        _obey(service, number, explicit, watcher)
 
 
-def _obey(service: cog_trio.PredictionService, number: int, explicit: bool) -> None:
+def _obey(
+    service: cog_trio.PredictionService, number: int, explicit: bool, watcher: SecretWatcher | None = None
+) -> None:
     name = signal.Signals(number).name
+    if watcher is not None and number == signal.SIGHUP:
+        watcher.look_again()
+        return
     if explicit and number == signal.SIGTERM:
         log.info("%s is ignored: waiting for POST /shutdown", name)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -151,6 +151,9 @@ class FakeService:
 
     def observe(self, callback: Callback) -> Callable[[], None]:
         return lambda: None  # nothing ever happens to it
+
+    def on_renewal(self, renew: Callable[[Settings], None]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def absence(self, mode: Mode) -> str | None:
         return None if mode in self.modes else ABSENT[mode]

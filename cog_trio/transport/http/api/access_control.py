@@ -47,6 +47,10 @@ class AccessControl:
     def __init__(self, settings: Settings, *, loopback: bool) -> None:
         self._origins = {origin.lower().rstrip("/").encode() for origin in settings.cors_origins}
         self._loopback = loopback
+        self.renew_token(settings)
+
+    def renew_token(self, settings: Settings) -> None:
+        """Take the token of these settings from now on."""
         self._token = None if settings.auth_token is None else settings.auth_token.encode()
 
     def is_known(self, headers: dict[bytes, bytes], *, websocket: bool = False) -> bool:

@@ -185,7 +185,7 @@ class App:
     ) -> None:
         self._root = root.encode()
         self._routes = routes
-        self._access = access
+        self.access = access
         self._closing = closing
         self._log_requests = log_requests
 
@@ -273,7 +273,7 @@ class App:
         if isinstance(reply, Response) and reply.status != 204:
             headers = [_JSON, (b"content-length", b"%d" % len(reply.body)), *headers]
         if b"origin" in request.headers:
-            headers += self._access.cors(request.headers)
+            headers += self.access.cors(request.headers)
         closes = self._closing() or (reply.status in (401, 403) and is_long(request.headers))
         if closes and request.version in ("1.0", "1.1"):
             headers.append(_CLOSE)
@@ -284,7 +284,7 @@ class App:
         request = HttpRequest("GET", scope["raw_path"], scope["http_version"], scope["headers"])
         headers = request.headers
         reply = self._refusal("CONNECT", headers) or (
-            None if self._access.is_known(headers, websocket=True) else _UNKNOWN
+            None if self.access.is_known(headers, websocket=True) else _UNKNOWN
         )
         if reply is None and self._below(scope["raw_path"]) != self._routes.websocket:
             reply = NOT_FOUND
@@ -299,7 +299,7 @@ class App:
         self._log(request, status)
 
     def _refusal(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
-        refused = self._access.refusal(method, headers)
+        refused = self.access.refusal(method, headers)
         return None if refused is None else Response(403, encode({"detail": refused}))
 
     def _decide(self, request: HttpRequest) -> Response | Later | Handler:
@@ -314,10 +314,10 @@ class App:
         if resource is not None:
             handler, now = resource.methods.get(method), resource.now.get(method)
             if handler is None and now is None:  # a browser asks that without the token
-                preflight = self._access.preflight(method, headers, resource.allow)
+                preflight = self.access.preflight(method, headers, resource.allow)
                 if preflight:
                     return Response(204, b"", preflight[2:])
-        if not (resource is not None and resource.open) and not self._access.is_known(headers):
+        if not (resource is not None and resource.open) and not self.access.is_known(headers):
             return _UNKNOWN
         if isinstance(found, Response):
             return found
