@@ -1,6 +1,7 @@
 """Kinds of models that people have in public repositories, rebuilt in small: what each needs is served.
 
-One folder and one server a kind; what can be seen without a server is in the tests of the loader.
+One folder and one server a kind; what can be seen without a server is in the tests of the loader. Each kind was served
+by Cog 0.23.1 too: ``reference`` is what its prediction came to there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from cog_trio.testing import ServeModel
 JPEG: Final = "data:image/jpg;base64," + base64.b64encode(b"no picture").decode()
 
 
+class Refusal(str):
+    """The error with which a prediction fails in Cog 0.23.1, or a part of it."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A folder, a request, and what comes of it."""
@@ -25,6 +30,7 @@ class Kind:
     predict: str
     input: dict[str, Any] = field(default_factory=dict)
     output: Any = None
+    reference: Any = None  # the output of Cog 0.23.1; a Refusal where it has none
     yaml: str = "predict: predict.py:Predictor\n"
     logs: str = ""  # something that the logs of the run have
     setup: str = ""  # something that the logs of setup have
@@ -40,6 +46,7 @@ KINDS: Final = {
         f"{CLASS}    async def predict(self, x: int = 1) -> int:\n        return x\n",
         {"x": 3},
         3,
+        3,  # and its trainings call predict() with the inputs of train()
         "predict: predict.py:Predictor\ntrain: train.py:train\nconcurrency: 32\n",
         training=({"data": "a"}, "a"),
         more={"train.py": "def train(data: str) -> str:\n    return data\n"},
@@ -47,23 +54,27 @@ KINDS: Final = {
     "bare ConcatenateIterator": Kind(
         f"{CLASS}    def predict(self) -> ConcatenateIterator:\n        yield 'a'\n        yield 'b'\n",
         output=["a", "b"],
+        reference=["a", "b"],
         setup="old names of Cog are used (predict(), BasePredictor)",
     ),
     "bare Generator, and a private parameter": Kind(
         f"{CLASS}    def predict(self, __n: int = 1) -> Generator:\n        yield from range(__n)\n",
         {"__n": 2},
         [0, 1],
+        Refusal("TypeError: Predictor.predict() got an unexpected keyword argument '__n'"),
     ),
     "a file of an unlisted type, and a text where a file is annotated": Kind(
         f"{CLASS}    def predict(self, image: Path) -> Path:\n"
         "        return os.path.basename(image).partition('.')[2]\n",
         {"image": JPEG},
         "jpg",
+        "",
         logs="Warning: the output is of type str, but the annotation says a file: return Path(...)",
     ),
     "a cog.yaml that can't be used, beside a model that is named": Kind(
         f"{CLASS}    def predict(self, x: str = 'x') -> str:\n        return x\n",
         output="x",
+        reference="x",
         yaml="environment:\n  python_version: '3.8'\nmodel: predict.py:Predictor\n",
         model="predict.py",
     ),
@@ -71,6 +82,7 @@ KINDS: Final = {
         f"{CLASS}    def predict(self) -> str:\n"
         "        return os.environ['WORD'] + str(os.environ['PATH'] == '/nowhere')\n",
         output="yesFalse",
+        reference=Refusal("KeyError: 'WORD'"),  # its build writes the variables into the image
         yaml="predict: predict.py:Predictor\nenvironment: [WORD=yes, PATH=/nowhere]\n",
     ),
 }
@@ -93,6 +105,16 @@ REFUSED: Final = {
         "unsupported output type bytes: write the bytes into a file, and return its Path",
     ),
 }
+
+
+def test_what_the_reference_answers_is_kept() -> None:
+    """An output that the reference has too is the same here, but for the one that names the suffix."""
+    differ = {
+        name
+        for name, kind in KINDS.items()
+        if not isinstance(kind.reference, Refusal) and kind.reference != kind.output
+    }
+    assert differ == {"a file of an unlisted type, and a text where a file is annotated"}
 
 
 @pytest.mark.parametrize("name", KINDS)
