@@ -68,6 +68,7 @@ def test_predict_is_an_older_name_of_run(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 @pytest.mark.parametrize(("shell", "word"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete --no")])
+@pytest.mark.filterwarnings("ignore:'count' is passed as positional:DeprecationWarning")  # older click on Python 3.13
 def test_completion_is_a_script_of_the_shell(
     shell: str, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
