@@ -206,7 +206,6 @@ def test_flag_wins_over_variable_over_file_over_default() -> None:
     assert read_settings({"max_concurrency": "4"}, {"COG_MAX_CONCURRENCY": "3"}, file=file)[0].max_concurrency == 4
 
 
-@pytest.mark.covers("http:W16", "D37")
 @pytest.mark.parametrize(
     ("flags", "variables", "origin"),
     [
@@ -221,6 +220,7 @@ def test_it_is_known_how_the_slots_were_set(flags: dict[str, str], variables: di
     assert Settings(max_concurrency=2).concurrency_from == "Settings.max_concurrency"
 
 
+@pytest.mark.covers("http:W16", "D37")
 def test_D37_addresses_and_who_reads_PORT() -> None:
     assert (Settings().host, Settings().port) == ("127.0.0.1", 8393)
     assert read_settings({}, {"PORT": "1"})[0].port == 8393
