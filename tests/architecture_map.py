@@ -37,13 +37,15 @@ REASONS: Final[Mapping[str, str]] = {  # satellites that stay files of their own
     "_alias/coglet/server.py": "Cog's name: `coglet.server`",
     "sdk/_legacy_types.py": "types of older Cog releases, apart from those of today",
     "sdk/legacy/errors.py": "Cog's name: `cog.errors`",
-    "sdk/mimetypes_ext.py": "Cog's name: `cog.mimetypes_ext`",
     "server/pid1.py": "what a process does as the init of a container; nothing of the server",
+    "testing/blocking.py": "what a plain test function uses; the plugin imports nothing until then",
     "testing/clock.py": "a fake clock that waits for threads; knows nothing of pytest or workers",
     "testing/model_lookup.py": "which file the name of a model means; nothing of pytest",
     "transport/http/serve.py": "a public function; over routes and protocol, which know nothing of each other",
     "worker/ipc/dropped_lines.py": "lines that were dropped, counted from any thread and reported by one",
     "worker/logs/c_stdout.py": "calls into the C library, which may be missing",
+    "worker/model/output_fit.py": "a table made of the form of an output; knows nothing of loading",
+    "worker/process/state_lines.py": "where threads and tasks are; knows nothing of channels",
 }
 
 

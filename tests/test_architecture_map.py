@@ -30,6 +30,7 @@ def test_circles_for_the_type_checker_alone_are_known(ours: Tree) -> None:
     assert ours.between_files(typed=True).circles == [
         ["state/prediction.py", "state/prediction_errors.py"],  # an error has its prediction, which raises it
         ["sdk/_constraints.py", "sdk/_parameters.py"],  # rules are applied to the parameter that is being made
+        ["worker/cancel/gate.py", "worker/cancel/thread_gate.py"],  # the gate knows those of its threads
     ]
 
 

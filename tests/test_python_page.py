@@ -90,7 +90,7 @@ def test_what_routes_ask_of_the_service_and_no_more_is_left_out() -> None:
     public = {name for name, _ in inspect.getmembers(cog_trio.PredictionService, inspect.isfunction) if name[0] != "_"}
     shown = {name for name, _, _ in calls("`PredictionService`")}
     others = {"admit", "create", "watch", "follow", "creator_left", "join", "required", "absence"}
-    others |= {"predictions", "dump_workers"}
+    others |= {"predictions", "dump_workers", "renew_secrets", "on_renewal"}
     assert public - shown == others | {"check_input", "validate_input", "attach_log", "in_flight"}
     assert shown <= public
 
