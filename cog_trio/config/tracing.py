@@ -6,9 +6,10 @@ An image that Cog 0.23 builds from a cog.yaml with ``observability`` asks by var
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cog_trio.config.yaml_source import SourceMark
+if TYPE_CHECKING:
+    from cog_trio.config.yaml_source import SourceMark  # brings YAML, which a program without HTTP does without
 
 SECTION: Final = "observability"
 YES: Final = ("1", "true", "yes")
