@@ -329,7 +329,7 @@ class AsyncExecutor(Executor):
         end = await (self._call_in_thread(job) if job.model.kind is Kind.SYNC else self._call(task))
         self._tasks.pop(job.run)
         self._aims.discard(task)
-        job.end(end.error, seconds=end.seconds, is_stream=end.is_stream)
+        job.end(*end)
 
     async def _call(self, task: _Task) -> RunEnd:
         job = task.job
@@ -342,7 +342,7 @@ class AsyncExecutor(Executor):
         text = explain(task.call, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         timers.end_run()
-        return RunEnd(text, time.perf_counter() - begin, outputs.is_stream)
+        return text, time.perf_counter() - begin, outputs.is_stream
 
     async def _call_in_thread(self, job: Job) -> RunEnd:
         """Run a sync training. Cancellation: raised only while it waits for its turn."""

@@ -119,8 +119,7 @@ class SyncExecutor(Executor):
 
     def _run(self, job: Job) -> None:
         job.open()
-        end = run_sync_code(job, self._gate)
-        job.end(end.error, seconds=end.seconds, is_stream=end.is_stream)
+        job.end(*run_sync_code(job, self._gate))
 
 
 def _complete(awaitable: Awaitable[Any]) -> None:

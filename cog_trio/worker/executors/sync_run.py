@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 from cog_trio.worker.cancel.stack import STATEFUL_FILES
 from cog_trio.worker.runs.output_sender import OutputSender
@@ -53,32 +53,28 @@ class RunGate(Protocol):
         """User code of the run has come to its end."""
 
 
-class RunEnd(NamedTuple):
-    """How a run has ended, for ``Job.end``."""
-
-    error: str | None  # why it has failed
-    seconds: float
-    is_stream: bool
+RunEnd: TypeAlias = "tuple[str | None, float, bool]"
+"""How a run has ended: why it has failed, its seconds, and whether its output is made of items. A plain tuple, since
+each run makes one."""
 
 
 def run_sync_code(job: Job, gate: RunGate) -> RunEnd:
     """Call the model of an opened job, send what it puts out, and say how it ended."""
     outputs = OutputSender(job)
     begin = perf_counter()
-    fault = _drive(job, gate, walk(job, outputs, cancel=gate.exception, is_cut=_yes, awaits=False))
+    user_code = gate.user_code(job.run)
+    fault = _drive(job, gate, user_code, walk(job, outputs, cancel=gate.exception, is_cut=_yes, awaits=False))
     gate.close()
     if gate.forked:
         end_forked_child(fault)
-    text = explain(partial(_call, job, gate), outputs, fault)
+    text = explain(partial(_call, user_code), outputs, fault)
     fault = None  # and what its frames hold: it goes while its text is still this run's
     gate.close()
-    return RunEnd(text, perf_counter() - begin, outputs.is_stream)
+    return text, perf_counter() - begin, outputs.is_stream
 
 
-def _drive(job: Job, gate: RunGate, steps: Walk) -> BaseException | None:
+def _drive(job: Job, gate: RunGate, user_code: AbstractContextManager[None], steps: Walk) -> BaseException | None:
     """Do all steps; gives the run's fault, if it has failed."""
-    run = job.run
-    user_code = gate.user_code(run)
     faults: list[BaseException] = []
     value: object = None
     while True:
@@ -91,7 +87,7 @@ def _drive(job: Job, gate: RunGate, steps: Walk) -> BaseException | None:
             if isinstance(step, Send):
                 if job.put(step.frame):
                     job.slot.writer.wait(gate.wake_fd)
-                if gate.pending and gate.claim(run):
+                if gate.pending and gate.claim(job.run):
                     raise gate.exception
             else:
                 with user_code:
@@ -101,8 +97,8 @@ def _drive(job: Job, gate: RunGate, steps: Walk) -> BaseException | None:
             faults.append(error)
 
 
-def _call(job: Job, gate: RunGate, function: Callable[[], T]) -> T:
-    with gate.user_code(job.run):
+def _call(user_code: AbstractContextManager[None], function: Callable[[], T]) -> T:
+    with user_code:
         return function()
 
 

@@ -383,7 +383,7 @@ class TrioExecutor(Executor):
         run.task = trio.lowlevel.current_task()
         job.open()
         end = await (self._call_in_thread(run) if job.model.kind is Kind.SYNC else self._call(run))
-        job.end(end.error, seconds=end.seconds, is_stream=end.is_stream)
+        job.end(*end)
 
     async def _call(self, run: _TrioRun) -> RunEnd:
         job = run.job
@@ -401,15 +401,15 @@ class TrioExecutor(Executor):
             text = explain(_call, outputs, fault)
         fault = None  # and what its frames hold: it goes while its text is still this run's
         timers.end_run()
-        return RunEnd(lost or text, time.perf_counter() - begin, outputs.is_stream)
+        return lost or text, time.perf_counter() - begin, outputs.is_stream
 
     async def _call_in_thread(self, run: _TrioRun) -> RunEnd:
         """Run a sync training. Its scope's cancel ends the wait for its turn, not the call."""
         end: RunEnd | None = None
         with run.scope:
             end = await trio.to_thread.run_sync(self._training.run, run.job, limiter=self._turn)
-        if end is None or (end.error is not None and self._fault is not None):
-            return RunEnd(self._lost, 0.0, is_stream=False)
+        if end is None or (end[0] is not None and self._fault is not None):
+            return self._lost, 0.0, False
         return end
 
     def _drop(self, run: _TrioRun) -> None:

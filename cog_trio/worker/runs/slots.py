@@ -220,7 +220,7 @@ class Job:
 
     # Its end
 
-    def end(self, error: str | None = None, *, seconds: float = 0.0, is_stream: bool = False) -> None:
+    def end(self, error: str | None = None, seconds: float = 0.0, is_stream: bool = False) -> None:
         """User code has ended, or none of it begins: send what was written, then the terminal message.
 
         ``error`` says why the run failed; of one that was cancelled it says nothing.
