@@ -71,6 +71,14 @@ def test_nothing_else_lies_at_the_top() -> None:
     assert {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} - made == wanted
 
 
+def test_files_that_the_architecture_names_are_there() -> None:
+    page = (ROOT / "docs" / "design" / "architecture.md").read_text()
+    named = set(re.findall(r"`(\w[\w/]*\.py)`", page))
+    assert len(named) > 30
+    assert [name for name in sorted(named) if not (ROOT / "cog_trio" / name).is_file()] == []
+    assert len(page.split()) <= 1_800, "it is the first page, to be read at once"
+
+
 def test_every_page_of_the_reference_and_of_the_design_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for folder in ("tutorial", "how-to", "reference", "design"):
