@@ -9,7 +9,6 @@ import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -19,7 +18,7 @@ from trio_websocket import open_websocket_url
 
 from cog_trio.testing import ServeModel, Server
 from scenarios.faults.clients import GONE, Connection, connect, kept, request
-from scenarios.faults.usage import MIB, memory
+from scenarios.faults.usage import MIB, memory, own_share, processor
 
 CROWD: Final = 2_000
 SLOW: Final = 500
@@ -63,17 +62,11 @@ async def health_times(server: Server, seconds: float) -> list[float]:
     return times
 
 
-def processor(server: Server) -> tuple[int, int]:
-    """Nanoseconds that the server has run, and that it has waited for a processor that others had."""
-    ran, waited, _ = Path(f"/proc/{server.process.pid}/schedstat").read_text().split()
-    return int(ran), int(waited)
-
-
 async def slowest(server: Server, seconds: float) -> float:
     """How long health takes at p99, less the share of the time in which others had the processor."""
-    before = processor(server)
+    before = processor(server.process.pid)
     took = p99(await health_times(server, seconds))
-    ran, waited = (now - then for now, then in zip(processor(server), before, strict=True))
+    ran, waited = (now - then for now, then in zip(processor(server.process.pid), before, strict=True))
     print(f"health p99: {1000 * took:.1f} ms; {100 * ran / (ran + waited):.0f} % of the processor that was wanted")
     return took * ran / (ran + waited)
 
@@ -254,12 +247,6 @@ async def send_again(server: Server, body: bytes, status: int, rounds: int) -> N
             assert len(text) < 2 * MIB
 
 
-def own_share(server: Server, before: tuple[int, int]) -> float:
-    """The part of the time in which the server wanted a processor and had it."""
-    ran, waited = (now - then for now, then in zip(processor(server), before, strict=True))
-    return ran / (ran + waited) if ran + waited else 1.0
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", BODIES)
 async def test_bodies_of_any_kind_do_not_hold_up_liveness(serve_model: ServeModel, kind: str) -> None:
@@ -276,9 +263,9 @@ async def test_bodies_of_any_kind_do_not_hold_up_liveness(serve_model: ServeMode
                 held = memory(server.process.pid)
                 best = longest = math.inf
                 for _ in range(TRIES):
-                    before = processor(server)
+                    before = processor(server.process.pid)
                     gaps = await gaps_while(server, *clients)
-                    share = own_share(server, before)
+                    share = own_share(server.process.pid, before)
                     best, longest = min(best, p99(gaps) * share), min(longest, max(gaps) * share)
                     print(f"{kind}, {len(body)} bytes: p99 {1000 * best:.0f} ms, longest {1000 * longest:.0f} ms")
                     if best < 0.05 and longest < 0.5:
@@ -299,7 +286,7 @@ async def test_large_messages_of_a_websocket_do_not_hold_up_liveness(serve_model
     with trio.fail_after(200):
         async with serve_model("number_lists.py") as server:
             url = server.url.replace("http", "ws") + "/predictions/ws"
-            before = processor(server)
+            before = processor(server.process.pid)
             async with open_websocket_url(url) as socket:
 
                 async def talk() -> None:
@@ -308,6 +295,6 @@ async def test_large_messages_of_a_websocket_do_not_hold_up_liveness(serve_model
                     assert (event["event"], event["data"]["status"]) == ("error", 422)
 
                 gaps = await gaps_while(server, talk)
-            longest = max(gaps) * own_share(server, before)
+            longest = max(gaps) * own_share(server.process.pid, before)
             print(f"a WebSocket's {len(message)} bytes: longest {1000 * longest:.0f} ms")
             assert longest < (0.5 if LONG else 5.0)

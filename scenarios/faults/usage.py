@@ -28,6 +28,21 @@ def memory(pid: int) -> int:
     raise AssertionError(f"no RssAnon of {pid}")
 
 
+def processor(pid: int) -> tuple[int, int]:
+    """Nanoseconds that a process has run, and that it has waited for a processor; none once it is gone."""
+    try:
+        ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except OSError:
+        return 0, 0
+    return int(ran), int(waited)
+
+
+def own_share(pid: int, before: tuple[int, int]) -> float:
+    """The part of the time since ``before`` in which a process wanted a processor and had it."""
+    ran, waited = (now - then for now, then in zip(processor(pid), before, strict=True))
+    return ran / (ran + waited) if ran + waited > 0 else 1.0
+
+
 @dataclass(frozen=True)
 class Usage:
     descriptors: tuple[int, int]  # of the server, of its workers
