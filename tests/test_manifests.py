@@ -170,3 +170,45 @@ def test_knative_sends_as_many_requests_as_there_are_slots() -> None:
 def test_metrics_that_are_scaled_on_exist(name: str) -> None:
     named = set(re.findall(r"cog_\w+", (FOLDER / f"{name}.yaml").read_text()))
     assert {"cog_predictions_running", "cog_queue_waiting"} <= named <= {family.name for family in FAMILIES}
+
+
+NAMES: Final = {
+    name
+    for family in FAMILIES
+    for name in {
+        "counter": [f"{family.name}_total"],
+        "gauge": [family.name],
+        "histogram": [f"{family.name}_{end}" for end in ("bucket", "sum", "count")],
+    }[family.kind]
+}
+LABELS: Final = {label for family in FAMILIES for label in family.labels} | {"instance", "le"}
+
+
+def _check_expression(text: str) -> None:
+    """It speaks of metrics and labels that there are, and its brackets match."""
+    assert set(re.findall(r"\bcog_\w+", text)) <= NAMES, text
+    for labels in re.findall(r"{([^}]*)}", text) + re.findall(r"by \(([^)]*)\)", text):
+        assert set(re.findall(r"(\w+)(?==|!|,|$)", re.sub(r'"[^"]*"', "", labels))) <= LABELS, text
+    for opened, closed in ("()", "[]", "{}"):
+        assert text.count(opened) == text.count(closed), text
+
+
+def test_alert_rules_speak_of_metrics_that_there_are() -> None:
+    (document,) = _load("alerts")
+    rules = [rule for group in document["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules) == 8
+    for rule in rules:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
+        _check_expression(rule["expr"])
+
+
+def test_the_dashboard_speaks_of_metrics_that_there_are() -> None:
+    dashboard = json.loads((FOLDER / "grafana.json").read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"]) == 8
+    for target in targets:
+        _check_expression(target["expr"])
+    shown = {name for target in targets for name in re.findall(r"\bcog_\w+", target["expr"])}
+    assert {"cog_slots", "cog_queue_waiting", "cog_predictions_total", "cog_health"} <= shown
