@@ -21,7 +21,7 @@ from scenarios.faults.usage import MIB, settled, usage
 
 COUNT: Final = int(os.environ.get("COG_TRIO_SOAK") or 1_500)
 WARM: Final = max(COUNT // 10, 2000)  # until each thread that reads files has had its share of them
-LIMIT: Final = 2 * MIB
+LIMIT: Final = (2 if COUNT > 10_000 else 4) * MIB  # of a short one a good part is chance
 
 
 async def some(connection: Connection, first: int, count: int) -> None:
@@ -54,7 +54,7 @@ async def many(server: Server, slots: int, first: int, count: int) -> None:
 @pytest.mark.parametrize(("model", "slots"), [("chaos.py", 1), ("chaos_async.py", 4), ("chaos_async.py:Trio", 4)])
 async def test_soak(serve_model: ServeModel, tmp_path: Path, model: str, slots: int) -> None:
     """Given thousands of predictions with logs, streams, files in and out, then after warming up neither the server nor
-    the worker grows by more than 2 MiB, and there are no more descriptors, threads, processes or files."""
+    the worker grows by more than that, and there are no more descriptors, threads, processes or files."""
     with trio.fail_after(100 + COUNT / 50):
         flags = ("--retain", "100", "--no-access-log")
         async with serve_model(model, *flags, env={"CHAOS_FOLDER": str(tmp_path)}) as server:

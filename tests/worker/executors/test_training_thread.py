@@ -20,6 +20,16 @@ MODEL: Final = """
             while True:
                 pass
 
+    # Loops of their own: on Python 3.13 the jump back of a loop is in no try of the same function.
+    def forever(step=None):
+        while True:
+            if step is not None:
+                step()
+
+    def ones():
+        while True:
+            yield 1
+
     class Runner:
         async def setup(self):
             self.thread = threading.get_ident()
@@ -36,14 +46,14 @@ MODEL: Final = """
                 print(f"training {{how}}")
                 cog.current_scope().record_metric("loss", 0.5)
                 yield self.thread == threading.get_ident()
-                while how == "compute":
-                    pass
-                while how == "print":
-                    print(".", end="")
-                while how == "nap":
-                    time.sleep(0.01)
-                while how == "yield":
-                    yield 1
+                if how == "compute":
+                    forever()
+                if how == "print":
+                    forever(lambda: print(".", end=""))
+                if how == "nap":
+                    forever(lambda: time.sleep(0.01))
+                if how == "yield":
+                    yield from ones()
                 if how == "fail":
                     raise ValueError("no convergence")
                 if how == "fork":
@@ -55,13 +65,12 @@ MODEL: Final = """
                     asyncio.run(asyncio.sleep(0))
                 if how == "finalizer":
                     Finalizer()
-                    while True:
-                        pass
+                    forever()
                 if how in ("import", "import again"):
                     import slow_module
                     yield slow_module.whole
-                    while how == "import":
-                        pass
+                    if how == "import":
+                        forever()
             except cog.CancelationException:
                 print("\\ncleaned up")
                 raise
