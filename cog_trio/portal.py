@@ -61,7 +61,12 @@ class TrioThread(Generic[B]):
     def start(self) -> None:
         """Enter the block. Raises: what that raises."""
         self._thread.start()
-        self._opened.result()
+        try:
+            self._opened.result()
+        except BaseException:
+            if self._opened.exception() is None:  # Ctrl-C came while the block was entered
+                self.stop(at_once=True)
+            raise
 
     def stop(self, *, at_once: bool) -> None:
         """Leave the block, ``at_once`` by an exception, and wait until that is done. Raises: what that raises."""
@@ -138,8 +143,8 @@ class TrioThread(Generic[B]):
                 else:
                     with trio.fail_after(timeout):
                         result = await function(*args)
-        except trio.TooSlowError:
-            error = TimeoutError(f"it did not end within {timeout:g} s, and was cancelled")
+        except trio.TooSlowError as late:
+            error = late if timeout is None else TimeoutError(f"it did not end within {timeout:g} s, and was cancelled")
         except trio.Cancelled:
             _settle(future, RuntimeError(OVER))
             raise

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
 import pytest
+import trio
 
 import cog_trio
 from cog_trio.portal import ServicePortal, start_service
@@ -123,3 +125,36 @@ def test_open_service_under_asyncio_says_what_to_do(model: str) -> None:
 def test_who_is_too_early_is_told_to_wait(model: str) -> None:
     with start_service(model) as service, pytest.raises(cog_trio.NotReady, match=r"await service\.wait_ready\(\)"):
         service.predict({})
+
+
+def test_an_error_of_any_kind_ends_its_call_alone(model: str) -> None:
+    async def fails(error: BaseException) -> None:
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    with start_service(model) as service:
+        for error in (trio.TooSlowError(), RecursionError(), SystemExit(3), KeyboardInterrupt()):
+            with pytest.raises(type(error)):
+                service._calls.begin(fails, error).result(30)
+        service.wait_ready(60)
+        assert service.predict({"words": ["x"]}).result() == ["x"]
+
+
+def test_who_waits_when_the_block_is_left_is_told(model: str) -> None:
+    told: list[BaseException] = []
+
+    def wait(service: ServicePortal) -> None:
+        try:
+            service.predict({"wait": 100.0}, id="w")
+        except RuntimeError as error:
+            told.append(error)
+
+    with start_service(model, settings=cog_trio.Settings(drain_grace=0)) as service:
+        service.wait_ready(60)
+        waiting = threading.Thread(target=wait, args=[service])
+        waiting.start()
+        while service.get("w") is None:
+            time.sleep(0.01)
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert [str(error) for error in told] == ["the service is closed: its block was left"]
