@@ -21,6 +21,7 @@ from scenarios.faults.usage import MIB, settled, usage
 
 COUNT: Final = int(os.environ.get("COG_TRIO_SOAK") or 1_500)
 WARM: Final = max(COUNT // 10, 2000)  # until each thread that reads files has had its share of them
+PART: Final = 100  # predictions between two looks
 LIMIT: Final = (2 if COUNT > 10_000 else 4) * MIB  # of a short one a good part is chance
 
 
@@ -45,7 +46,11 @@ async def many(server: Server, slots: int, first: int, count: int) -> None:
 
             async def ask(slot: int = slot) -> None:
                 async with kept(server) as connection:
-                    await some(connection, first + slot * (count // slots), count // slots)
+                    for begin in range(0, count // slots, PART):
+                        await some(
+                            connection, first + slot * (count // slots) + begin, min(PART, count // slots - begin)
+                        )
+                        server.log.clear()  # of each prediction there are some lines
 
             nursery.start_soon(ask)
 
