@@ -18,6 +18,9 @@ import msgspec
 
 _decode: Final = msgspec.json.Decoder().decode
 LARGE: Final = 2**20  # bytes
+MANY: Final = 2**16  # objects and texts that one call may make
+_PIECE: Final = 2**16  # bytes
+_MADE: Final = (b"{", b"[", b'"')  # what begins one that takes long to make
 _LONGEST: Final = re.compile(rb"-[0-9]{4300}(?![0-9.eE])")
 
 
@@ -42,6 +45,65 @@ def decode_json(raw: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
         except ValueError:
             pass
         raise  # the first error is the one with our words
+
+
+class _Name:
+    """The type of a member's name, which makes msgspec call Python with each of them."""
+
+
+class _Element:
+    """The type of an element, likewise."""
+
+
+def decode_json_in_steps(raw: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
+    """As ``decode_json``. A large array or object of many small ones is decoded element by element.
+
+    One call that makes two million objects keeps the interpreter's lock for half a second. A call of Python with each
+    element lets other threads run, and takes a third longer.
+
+    Raises:
+      As ``decode_json``.
+    """
+    view = memoryview(raw)
+    first = bytes(view[:1])
+    if len(view) <= LARGE or first not in b"[{" or not _makes_many(view):
+        return decode_json(raw)
+    items: list[Any] = []
+    members: dict[str, Any] = {}
+    name: Any = None
+    same_name, same_element = _Name(), _Element()
+
+    def collect_item(_: type, value: Any) -> _Element:
+        items.append(value)
+        return same_element
+
+    def collect_member(kind: type, value: Any) -> _Name | _Element:
+        nonlocal name
+        if kind is _Name:
+            name = value
+            return same_name
+        members[name] = value
+        return same_element
+
+    try:
+        with no_collector():
+            if first == b"[":
+                msgspec.json.decode(view, type=list[_Element], dec_hook=collect_item)
+                return items
+            msgspec.json.decode(view, type=dict[_Name, _Element], dec_hook=collect_member)
+            return members
+    except msgspec.MsgspecError:
+        return decode_json(raw)  # its error names the place in the text; and it knows the longest integers
+
+
+def _makes_many(view: memoryview) -> bool:
+    made = 0
+    for start in range(0, len(view), _PIECE):
+        piece = bytes(view[start : start + _PIECE])
+        made += sum(map(piece.count, _MADE))
+        if made > MANY:
+            return True
+    return False
 
 
 @contextmanager

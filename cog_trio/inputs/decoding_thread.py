@@ -1,7 +1,8 @@
-"""Threads that decode and check large JSON, two at a time.
+"""A thread that decodes and checks large JSON, one body at a time.
 
-One call into a decoder keeps the interpreter's lock to its end, about 5 ms for each MB. A thread lets the event loop
-run between two such calls, and the limit bounds how many of them can stand between two turns of the loop.
+One call into a decoder keeps the interpreter's lock to its end: 5 ms for each MB of numbers, 20 ms for each MB of small
+objects. A thread lets the event loop run between two such calls. Two threads would not decode faster, since they need
+the same lock, and the loop would wait for both.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ import trio
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 2  # threads
-_limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("decoding threads")
+_limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("decoding thread")
 
 
 async def run_in_decoding_thread(function: Callable[..., T], *args: object, refusals: tuple[type[Exception], ...]) -> T:
-    """Call a function that decodes or checks large JSON in a thread, when one of the few is free.
+    """Call a function that decodes or checks large JSON in a thread, when no other such call runs.
 
     Args:
       refusals: exceptions of the function that say all there is to know. They come without their tracebacks.
@@ -31,7 +31,7 @@ async def run_in_decoding_thread(function: Callable[..., T], *args: object, refu
     try:
         limiter = _limiter.get()
     except LookupError:
-        limiter = trio.CapacityLimiter(AT_ONCE)
+        limiter = trio.CapacityLimiter(1)
         _limiter.set(limiter)
     returned = await trio.to_thread.run_sync(_call, function, args, refusals, limiter=limiter)
     if not isinstance(returned, _Raised):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol, TypedDict
 
 import msgspec
 
-from cog_trio.bridge.json_value import LARGE, decode_json, no_collector
+from cog_trio.bridge.json_value import LARGE, decode_json_in_steps, no_collector
 from cog_trio.bridge.protocol import Json
 from cog_trio.inputs.compiled_schema import MASK, REFUSALS, Loc, Schemas, UnusableSchema, mapping, show_value
 
@@ -113,7 +113,7 @@ def decode_input(raw: bytes | memoryview | msgspec.Raw | None) -> Json:
     if raw is None:
         return None
     try:
-        return decode_json(raw)
+        return decode_json_in_steps(raw)
     except RecursionError:
         raise MalformedInput("nested too deep") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
@@ -235,8 +235,8 @@ class Validator:
         return self._answer(raw, value, dropped)
 
     def _decode(self, raw: bytes | memoryview | None) -> Json:
-        """As ``decode_input``, with the beginnings of long texts in their place."""
-        if raw is None or len(raw) <= LONG or not self._texts:
+        """As ``decode_input``, member by member, with the beginnings of long texts in their place."""
+        if raw is None or len(raw) <= LONG or (not self._texts and len(raw) <= LARGE):
             return decode_input(raw)
         try:
             members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from typing import Any
 
 import msgspec
 import pytest
 
-from cog_trio.bridge.json_value import LARGE, decode_json
+from cog_trio.bridge.json_value import LARGE, MANY, decode_json, decode_json_in_steps
 
 LONGEST = "-" + "9" * 4300
 
@@ -74,3 +75,49 @@ def test_the_collector_is_left_as_it_was(size: int, enabled: bool, end: bytes) -
         left = gc.isenabled()
         (gc.enable if before else gc.disable)()
     assert left is enabled
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" + ",".join(f'{{"a":{number}}}' for number in range(2 * MANY)) + "]",
+        "[" + ",".join(f'"{number}"' for number in range(2 * MANY)) + f",{'[' * 100}{']' * 100}]",
+        "{" + ",".join(f'"{number % MANY}":{number}' for number in range(4 * MANY)) + "}",
+        "[" + ",".join(f'"{number}"' for number in range(2 * MANY)) + f",{LONGEST}]",
+        "[" + "1," * LARGE + "1]",
+    ],
+    ids=["objects", "texts", "names that come twice", "the longest integer", "numbers"],
+)
+def test_a_large_value_that_is_decoded_in_steps_is_the_same(text: str) -> None:
+    assert len(text) > LARGE
+    for raw in (text.encode(), memoryview(text.encode()), msgspec.Raw(text.encode())):
+        assert decode_json_in_steps(raw) == json.loads(text)
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("end", ["1e999]", '"\\ud800"]', "]]", "", '{"a":1]', "[" * 2000 + "]" * 2001])
+def test_a_large_value_that_is_decoded_in_steps_is_refused_with_the_same_text(end: str) -> None:
+    raw = b"[" + b'{"a":"text"},' * (2 * MANY) + end.encode()
+    errors = []
+    for decode in (decode_json, decode_json_in_steps):
+        with pytest.raises((msgspec.MsgspecError, UnicodeError, RecursionError)) as caught:
+            decode(raw)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def test_other_threads_run_while_a_large_value_is_decoded_in_steps() -> None:
+    """Counted by what the decoder asks Python: each of these calls is a place where another thread can go on."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    raw = b"[" + b'{"a":"text"},' * (2 * MANY) + b"1]"
+    sys.setprofile(count)
+    try:
+        decode_json_in_steps(raw)
+    finally:
+        sys.setprofile(None)
+    assert calls > 2 * MANY

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from cog_trio.bridge.json_value import decode_json
+from cog_trio.bridge.json_value import decode_json, decode_json_in_steps
 from cog_trio.inputs.validation import MAX_FAULTS, SMALL
 from cog_trio.state.ids import BAD_ID, BAD_WEBHOOK, is_id, is_url
 from cog_trio.state.snapshot import ALL_EVENTS, WebhookEvent
@@ -85,6 +85,10 @@ class BadBody(Exception):
 
 class _Name:
     """The type of a member's name, which makes msgspec ask about each of them."""
+
+
+class _Element:
+    """The type of an element, which makes msgspec ask about each of them."""
 
 
 _decode: Final = msgspec.json.Decoder(CreateRequest).decode
@@ -236,44 +240,79 @@ def _highest(brackets: bytes, depth: int) -> int:
 def _wrong_shape(body: bytes | bytearray | memoryview, refusal: msgspec.ValidationError) -> BadBody:
     """What is wrong with the members, or that the body is not JSON after all (numbers, what comes later)."""
     try:
-        value = decode_json(body)
+        faults = _shape_faults(body)
     except RecursionError:
         return not_json("recursion limit exceeded")
     except (msgspec.MsgspecError, UnicodeError) as malformed:
         return not_json(str(malformed))
-    faults = list(islice(_shape_faults(value), MAX_FAULTS))
-    if len(faults) == MAX_FAULTS:
-        faults.append(fault(["body"], f"{WRONG_SHAPE}there are more faults than these"))
+    if len(faults) > MAX_FAULTS:
+        faults[MAX_FAULTS:] = [fault(["body"], f"{WRONG_SHAPE}there are more faults than these")]
     return BadBody(422, faults or [fault(["body"], WRONG_SHAPE + str(refusal))])
 
 
-def _shape_faults(value: Any) -> Iterator[Fault]:
-    """Each member that is not of its type, with its place."""
-    if not isinstance(value, dict):
-        yield _wrong_type([], value, "an object")
-        return
-    for name in ("id", "webhook"):
-        if not isinstance(value.get(name), str | None):
-            yield _wrong_type([name], value[name], "a string")
-    context = value.get("context", {})
-    if not isinstance(context, dict):
-        yield _wrong_type(["context"], context, "a map")
-    else:
-        for key, text in context.items():
-            if not isinstance(text, str):
-                yield _wrong_type(["context", _cut(key)], text, "a string")
-    events = value.get("webhook_events_filter", [])
-    if not isinstance(events, list):
-        yield _wrong_type(["webhook_events_filter"], events, "a sequence")
-        return
-    for index, event in enumerate(events):
-        if not isinstance(event, str):
-            yield _wrong_type([f"webhook_events_filter/{index}"], event, "a string")
-        elif event not in _EVENTS:
-            text = f"unknown variant `{event[:MAX_SHOWN]}`, expected one of `start`, `output`, `logs`, `completed`"
-            yield fault(
-                ["body", f"webhook_events_filter/{index}"], f"{WRONG_SHAPE}webhook_events_filter[{index}]: {text}"
-            )
+def _shape_faults(body: bytes | bytearray | memoryview) -> list[Fault]:
+    """Each member that is not of its type, with its place, up to one more than ``MAX_FAULTS``."""
+    try:
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        return [_wrong_type([], decode_json_in_steps(body), "an object")]
+    faults: list[Fault] = []
+    for name, member in members.items():
+        if name not in _CONTAINERS:
+            value = decode_json_in_steps(member)
+            if name in _TEXTS and not isinstance(value, str | None):
+                faults.append(_wrong_type([name], value, "a string"))
+    for name, (kind, expected, find_fault) in _CONTAINERS.items():
+        if name in members:
+            faults += _element_faults(name, members[name], kind, expected, find_fault)
+    return faults[: MAX_FAULTS + 1]
+
+
+def _element_faults(
+    name: str, member: msgspec.Raw, kind: Any, expected: str, find_fault: Callable[[str | int, Any], Fault | None]
+) -> list[Fault]:
+    """The faults of the elements of a member. None of the elements is kept, however many there are."""
+    faults: list[Fault] = []
+    place: str | int = -1
+    same_name, same_element = _Name(), _Element()  # one key and one value for all, so that a dict does not grow
+
+    def look(type: Any, value: Any) -> Any:
+        nonlocal place
+        if type is _Name:
+            place = value
+            return same_name
+        if isinstance(place, int):
+            place += 1
+        if len(faults) <= MAX_FAULTS and (found := find_fault(place, value)) is not None:
+            faults.append(found)
+        return same_element
+
+    try:
+        msgspec.json.decode(member, type=kind, dec_hook=look)
+    except msgspec.ValidationError:
+        value = decode_json(member)  # raises, if a number of it is out of range
+        return [_wrong_type([name], value, expected)]
+    return faults
+
+
+def _context_fault(key: str | int, text: Any) -> Fault | None:
+    return None if isinstance(text, str) else _wrong_type(["context", _cut(str(key))], text, "a string")
+
+
+def _event_fault(index: str | int, event: Any) -> Fault | None:
+    if not isinstance(event, str):
+        return _wrong_type([f"webhook_events_filter/{index}"], event, "a string")
+    if event in _EVENTS:
+        return None
+    text = f"unknown variant `{event[:MAX_SHOWN]}`, expected one of `start`, `output`, `logs`, `completed`"
+    return fault(["body", f"webhook_events_filter/{index}"], f"{WRONG_SHAPE}webhook_events_filter[{index}]: {text}")
+
+
+_TEXTS: Final = ("id", "webhook")
+_CONTAINERS: Final[Mapping[str, tuple[Any, str, Callable[[str | int, Any], Fault | None]]]] = {
+    "context": (dict[_Name, _Element], "a map", _context_fault),
+    "webhook_events_filter": (list[_Element], "a sequence", _event_fault),
+}
 
 
 def _wrong_type(path: list[str], found: Any, expected: str) -> Fault:
