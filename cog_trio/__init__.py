@@ -7,9 +7,11 @@ loads nothing, which the worker process and the spawn before all other imports r
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # no `import typing` before the worker runs
 if TYPE_CHECKING:
+    from typing import Any
+
     from cog_trio._version import __version__
     from cog_trio.bridge.protocol import LogSource, MetricMode, Mode
     from cog_trio.config.cog_yaml import BadModel

@@ -248,7 +248,8 @@ def test_only_settings_reads_the_environment_in_the_parent() -> None:
         "cli/completion.py",
         "cli/launch_plan.py",
         "cli/wheel/command.py",  # where the user's cache is
-        "server/http.py",
+        "server/early_worker.py",
+        "server/entry.py",
         "service/open_service.py",
         "orchestrator/spawn.py",
     }

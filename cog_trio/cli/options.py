@@ -175,11 +175,15 @@ class StartFailed(Exception):
     """Nothing could be started; the text is one line for the user."""
 
 
-def run_command(command: click.Command, name: str) -> int:
-    """Run a command and return its exit code; every error that is the user's is one line on stderr."""
+def run_command(command: click.Command, name: str, context: object = None) -> int:
+    """Run a command and return its exit code; every error that is the user's is one line on stderr.
+
+    Args:
+      context: what a command with ``click.pass_obj`` gets.
+    """
     _standard_streams()
     try:
-        code = command.main(prog_name=name, standalone_mode=False)
+        code = command.main(prog_name=name, standalone_mode=False, obj=context)
         sys.stdout.flush()
     except click.ClickException as error:
         text = error.format_message()

@@ -1,70 +1,24 @@
 """The container's entry: ``python -m cog_trio.server.http`` (and ``python -m cog.server.http``).
 
-Cog's address, all flags and variables of ``cog-trio serve``, and then the same program. The model is what
-COG_PREDICT_TYPE_STUB and COG_TRAIN_TYPE_STUB name; ./cog.yaml tells what the variables leave open. The worker starts
-in the current folder, and nothing is checked here that the worker finds out: a missing file shows as SETUP_FAILED, so
-that the container's health route can tell it.
+The worker is spawned before anything else is imported, so that both processes start side by side. What the command line
+and cog.yaml say comes after: see early_worker.py for what happens when they say something else.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any, Final
-
-import click
-
-from cog_trio._version import COG_RELEASE, __version__
-from cog_trio.cli import options
-from cog_trio.cli.launch_plan import LaunchPlan
-from cog_trio.cli.serve.launch import launch
-from cog_trio.config import settings
-from cog_trio.config.cog_yaml import FILE, BadModel, Config, load_config
+from cog_trio.server.early_worker import EarlyWorker
 from cog_trio.server.pid1 import run_below_init
-
-NAME: Final = "cog_trio.server.http"
-NO_MODEL: Final = 1  # exit code (D38)
-
-
-@click.command(cls=options.ServerCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@options.options(container=True)
-@options.x_mode
-@click.option("--threads", type=int, help="accepted for Cog's sake; has no effect")
-@click.version_option(__version__, "-v", "--version", message=f"cog-trio %(version)s (Cog {COG_RELEASE})")
-def entry(x_mode: str, threads: int | None, **values: Any) -> int:
-    """Serve the model of this container over HTTP."""
-    environ = dict(os.environ)
-    try:
-        config = load_config(Path(FILE)) if Path(FILE).is_file() else Config()
-        chosen, warnings = settings.read_settings(
-            options.given(values), environ, file=config.settings(), container=True
-        )
-    except (BadModel, settings.BadSetting) as error:
-        raise click.ClickException(str(error)) from error
-    variables = settings.model_variables(environ)
-    predict, train = variables[0] or config.predict, variables[1] or config.train
-    if x_mode == options.TRAIN:
-        predict = None
-    if (train if x_mode == options.TRAIN else predict) is None:
-        name = f"COG_{x_mode.upper()}_TYPE_STUB"
-        return options.fail(NAME, f"no model: {name} is not set and ./{FILE} names none to {x_mode}", NO_MODEL)
-    return launch(
-        LaunchPlan(
-            NAME,
-            chosen,
-            os.getcwd(),
-            predict,
-            train,
-            config.unset(environ),
-            (*(config.warnings if variables[0] is None else ()), *warnings),
-        )
-    )
 
 
 def main() -> None:
     """Serve until told to stop."""
     run_below_init()
-    options.exit_with(options.run_command(entry, NAME))
+    with EarlyWorker() as early:
+        from cog_trio.cli import options
+        from cog_trio.server.entry import NAME, entry
+
+        code = options.run_command(entry, NAME, early)
+    options.exit_with(code)
 
 
 if __name__ == "__main__":

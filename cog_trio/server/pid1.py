@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from typing import Final, NoReturn
 
-FAULTS: Final = ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS")
-TERMINAL: Final = ("SIGTTIN", "SIGTTOU")  # stop a process that uses its terminal from the background
-OURS: Final = signal.valid_signals() - {getattr(signal, name) for name in FAULTS + TERMINAL}
-BY_SIGNAL: Final = 128  # and the number of the signal: exit code of a child that a signal has ended
+TYPE_CHECKING = False  # no `import typing` before the worker runs
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+FAULTS = ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS")
+TERMINAL = ("SIGTTIN", "SIGTTOU")  # stop a process that uses its terminal from the background
+OURS = signal.valid_signals() - {getattr(signal, name) for name in FAULTS + TERMINAL}
+BY_SIGNAL = 128  # and the number of the signal: exit code of a child that a signal has ended
 
 
 def run_below_init() -> None:

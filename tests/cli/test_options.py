@@ -16,7 +16,7 @@ from cog_trio.cli.run.command import command as run
 from cog_trio.cli.serve.command import command as serve
 from cog_trio.config import settings
 from cog_trio.config.settings import Setting
-from cog_trio.server.http import entry
+from cog_trio.server.entry import entry
 
 
 def _command(seen: dict[str, Any]) -> click.Command:
