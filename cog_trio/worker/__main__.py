@@ -34,6 +34,9 @@ def main() -> None:
     if os.getppid() != parent:  # it has died already
         os.killpg(0, signal.SIGKILL)
 
+    from cog_trio.bridge.quick_trio import import_trio
+
+    import_trio()
     from cog_trio.worker.process.main import run
 
     run(control_in, control_out, slot0, out_r, err_r)

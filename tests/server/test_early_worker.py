@@ -121,3 +121,19 @@ def test_it_is_spawned_before_the_command_line_is_read_and_a_wrong_flag_ends_it(
     assert done.stdout.splitlines() == ["spawned []"]
     assert done.returncode == 2
     assert "nonsense" in done.stderr
+
+
+SERVED = """
+import sys
+import trio
+from cog_trio.bridge.quick_trio import import_trio
+from cog_trio.cli.serve import program
+from cog_trio.transport.http import routes, serve
+import cog_trio.service.open_service
+print([name for name in ("hypercorn", "h2", "wsproto", "h11", "prometheus_client", "httpx") if name in sys.modules])
+"""
+
+
+def test_what_few_servers_need_is_not_imported_at_the_start() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, check=True, timeout=50)
+    assert done.stdout.strip() == "[]"

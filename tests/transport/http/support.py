@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import trio
@@ -25,9 +26,11 @@ from cog_trio.state.prediction import Bounds, Prediction
 from cog_trio.state.refusals import ABSENT, SHUTTING_DOWN, STARTING, AlreadyRunning, AtCapacity, NotReady
 from cog_trio.state.service_events import Callback, Statistics
 from cog_trio.state.status import Fact, Outcome, Status
-from cog_trio.transport.http.protocol.connection import App, serve_connection
+from cog_trio.transport.http.protocol.connection import PROTOCOLS, App, serve_connection
 from cog_trio.transport.http.protocol.server_state import ServerState
 from cog_trio.transport.http.routes import make_app
+
+import_module(PROTOCOLS)  # else the first test of a WebSocket waits for a real thread, beside its fake clock
 
 HOST = b"host: localhost\r\n"
 

@@ -19,24 +19,23 @@ import logging
 import os
 import socket as stdlib_socket
 import struct
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.typing import ConnectionState
-from hypercorn.utils import parse_socket_addr
 
 from cog_trio.state.internal_errors import Where, contain
 from cog_trio.transport.http.protocol.http1 import GONE, LARGE_READ, MAX_READ, Http1, Switch
-from cog_trio.transport.http.protocol.http2 import Http2
 from cog_trio.transport.http.protocol.receive_queue import EXTENSION, Message, ReceiveQueue
 from cog_trio.transport.http.protocol.tls import TlsStream
-from cog_trio.transport.http.protocol.websocket import STREAM_ID, WebSocket, WebSocketStream
 
 if TYPE_CHECKING:
+    from cog_trio.transport.http.protocol.http2 import Http2
     from cog_trio.transport.http.protocol.server_state import ServerState
+    from cog_trio.transport.http.protocol.websocket import WebSocket
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +43,7 @@ Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
 Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
 App: TypeAlias = "Callable[[dict[str, Any], Receive, Send], Awaitable[None]]"
 
+PROTOCOLS: Final = "cog_trio.transport.http.protocol.hypercorn_protocols"
 PIECE: Final = 16 * 2**10  # bytes of frames that Hypercorn's protocols get at once
 MAX_JOIN: Final = 256 * 2**10  # bytes of pieces that are joined for one send; larger ones go out as they are
 LINGER: Final = 2.0  # seconds without a byte until a closing connection is closed
@@ -60,6 +60,11 @@ async def serve_connection(app: App, server: ServerState, stream: trio.abc.HalfC
     finally:
         with contain(Where.CONNECTION):
             await connection.close()
+
+
+def _address(family: int, name: Any) -> tuple[str, int] | None:
+    """What ASGI calls a client or a server; a Unix socket has none."""
+    return (name[0], name[1]) if family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6) else None
 
 
 async def _nothing() -> None:
@@ -93,8 +98,8 @@ class Connection:
         client = server = None
         if self._peer is not None:
             try:
-                client = parse_socket_addr(self._peer.family, self._peer.getpeername())
-                server = parse_socket_addr(self._peer.family, self._peer.getsockname())
+                client = _address(self._peer.family, self._peer.getpeername())
+                server = _address(self._peer.family, self._peer.getsockname())
             except OSError:
                 await trio.aclose_forcefully(self._stream)
                 return
@@ -107,7 +112,7 @@ class Connection:
                 switch = await http1.run()
                 if switch is not None:
                     await self._read(await self._switch(switch, client, server), switch.data)
-                await self._protocol.handle(Closed())
+                await self._protocol.connection_lost()
                 for helper in self._helpers:
                     helper.cancel()
         finally:
@@ -115,23 +120,15 @@ class Connection:
 
     async def _switch(self, switch: Switch, client: Any, server: Any) -> WebSocket | Http2:
         """Go on in another protocol."""
-        state, head = self._server, switch.head
-        app: Any = self._app  # Hypercorn's own types are narrower than what it asks for
-        group: Any = self
-        send: Any = self.protocol_send
-        if head is None:
-            self.idle_since = trio.current_time()  # the preface is not a request
-            context, connection = state.context, ConnectionState({})
-            http2 = Http2(app, state.config2, context, group, connection, self._tls, client, server, send)
-            http2.attach(state)
-            self._protocol = http2
-            await http2.initiate()
-            return http2
-        self.idle_since = None
-        stream = WebSocketStream(app, state.config, state.context, group, self._tls, client, server, send, STREAM_ID)
-        self._protocol = websocket = WebSocket(head, self, stream)
-        await websocket.initiate()
-        return websocket
+        self.idle_since = None if switch.head else trio.current_time()  # the preface of HTTP/2 is not a request
+        if PROTOCOLS not in sys.modules:
+            await trio.to_thread.run_sync(import_module, PROTOCOLS)
+        from cog_trio.transport.http.protocol.hypercorn_protocols import make_protocol
+
+        protocol = await make_protocol(switch, self, self._app, self._server, self._tls, (client, server))
+        self._protocol = protocol
+        await protocol.initiate()
+        return protocol
 
     # Reading.
 
@@ -192,7 +189,7 @@ class Connection:
                 await trio.lowlevel.checkpoint()
                 if self.closing:
                     break
-            await protocol.handle(RawData(data=bytes(data[start : start + PIECE])))
+            await protocol.feed(bytes(data[start : start + PIECE]))
 
     def close_if_idle(self) -> None:
         """The server ends: a connection without a request, or whose reply is out, has no reason to stay."""
@@ -210,27 +207,29 @@ class Connection:
         finally:
             self._corks -= 1
 
-    async def protocol_send(self, event: Event) -> None:
-        """What Hypercorn's protocols call to write, to close, and to tell whether a request is open."""
-        if isinstance(event, RawData):
-            if event.data:
-                self._out.append(event.data)
-                if not self._corks:
-                    await self.flush()
-        elif isinstance(event, Updated):
-            if event.idle:
-                if self._out:
-                    await self.flush()
-                self.idle_since = trio.current_time()
-                self.reading.deadline = self.idle_since + self._server.keep_alive
-                if self._server.ending:  # the end began while the reply was written
-                    self.close_if_idle()
-            else:
-                self.idle_since = None
-        elif isinstance(event, Closed):
+    async def put(self, data: bytes) -> None:
+        """Write, or hold it back while messages are joined."""
+        self._out.append(data)
+        if not self._corks:
             await self.flush()
-            await self._shut()
-            await self._protocol.handle(Closed())
+
+    async def set_idle(self, idle: bool) -> None:
+        """Whether no request is open; what an idle connection has to write is out."""
+        if not idle:
+            self.idle_since = None
+            return
+        if self._out:
+            await self.flush()
+        self.idle_since = trio.current_time()
+        self.reading.deadline = self.idle_since + self._server.keep_alive
+        if self._server.ending:  # the end began while the reply was written
+            self.close_if_idle()
+
+    async def end(self) -> None:
+        """End the connection from our side, once all is out."""
+        await self.flush()
+        await self._shut()
+        await self._protocol.connection_lost()
 
     async def write(self, *pieces: bytes) -> None:
         """Write pieces, after what is held; return when they are out."""
@@ -315,7 +314,7 @@ class Connection:
             with suppress(OSError):  # it is closed already
                 self._peer.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_LINGER, _RESET_ON_CLOSE)
         await trio.aclose_forcefully(self._stream)
-        await self._protocol.handle(Closed())
+        await self._protocol.connection_lost()
 
     async def _shut(self) -> None:
         if self.closing:
@@ -357,7 +356,7 @@ class Connection:
         self._helpers.discard(scope)
 
     async def _run_app(self, scope: dict[str, Any], receive_queue: ReceiveQueue, hypercorn_send: Any) -> None:
-        corks = isinstance(self._protocol, WebSocket)
+        corks = self._protocol.joins_messages
         if scope["type"] == "http":
             scope["extensions"][EXTENSION] = receive_queue
 

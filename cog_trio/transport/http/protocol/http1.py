@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import trio
-from hypercorn.events import Closed, Event
 
 from cog_trio.transport.http.protocol.answer_now import Answer, AnswerNow, Pending
 from cog_trio.transport.http.protocol.http1_body import BodyRate, ChunkedBody, RequestBody, SizedBody
@@ -56,7 +55,7 @@ class ConnectionInterface(Protocol):
     async def receive(self, size: int, at_once: bool) -> bytes | bytearray: ...
     async def write(self, *pieces: bytes) -> None: ...
     def write_now(self, *pieces: bytes) -> bool: ...
-    async def protocol_send(self, event: Event) -> None: ...
+    async def end(self) -> None: ...  # once what was written is out
     def linger_deadline(self) -> float: ...
 
 
@@ -90,6 +89,8 @@ async def _nothing() -> None:
 
 class Http1:
     """One connection's requests."""
+
+    joins_messages = False
 
     def __init__(
         self,
@@ -372,9 +373,9 @@ class Http1:
             pending.client_has_gone()
             self._open, self._ahead = False, b""  # nothing is answered any more, so the connection ends without a word
 
-    async def handle(self, event: Event) -> None:
-        """The connection's word that it is closed (``Closed``)."""
-        if self._open and isinstance(event, Closed):
+    async def connection_lost(self) -> None:
+        """The connection is closed: tell the app that its client has gone."""
+        if self._open:
             self._tell_gone()
         self._reader_waits.unpark_all()
 
@@ -388,7 +389,7 @@ class Http1:
             await self._line.write(*reply.body(body, False))
         elif reply.waiting is not None:
             await self._line.write(reply.waiting)
-        await self._line.protocol_send(Closed())
+        await self._line.end()
 
     # Replies in one call.
 
@@ -457,7 +458,7 @@ class Http1:
         reply.whole = True
         if reply.waiting is not None:
             await self._line.write(reply.waiting)
-        await self._line.protocol_send(Closed())
+        await self._line.end()
 
     async def _send(self, message: Message) -> None:
         if self._line.closing or self._refused:
@@ -490,7 +491,7 @@ class Http1:
         if self._line.closing:
             return
         if not self._reply.keeps or self._limits.ending or self._is_last():
-            await self._line.protocol_send(Closed())
+            await self._line.end()
         elif self._body is not None:
             self._dropping = True
             self._drop_deadline = trio.current_time() + DRAIN_TIME

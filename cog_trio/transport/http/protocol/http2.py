@@ -17,7 +17,7 @@ import h2.events
 import h2.exceptions
 import h2.settings
 import trio
-from hypercorn.events import Closed, Event
+from hypercorn.events import Closed, RawData
 from hypercorn.protocol.events import Body, Data, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
@@ -43,7 +43,7 @@ class Http2(H2Protocol):
     """HTTP/2, through TLS or by prior knowledge."""
 
     limits: Http1Limits
-    framed = True  # a read may hold very many messages, none of which waits for the app
+    joins_messages = False
 
     def attach(self, limits: Http1Limits) -> None:
         self.limits = limits
@@ -68,11 +68,14 @@ class Http2(H2Protocol):
         for stream_id in [number for number, pace in self._bodies.items() if pace.deadline <= now]:
             await self._give_up(stream_id)
 
-    async def handle(self, event: Event) -> None:
-        await super().handle(event)
-        if isinstance(event, Closed):  # whoever waits for room in a stream learns that there will be none
-            for buffer in list(self.stream_buffers.values()):
-                await buffer.close()
+    async def feed(self, data: bytes) -> None:
+        """Take what the client has sent; nothing is its end."""
+        await self.handle(RawData(data))
+
+    async def connection_lost(self) -> None:
+        await self.handle(Closed())
+        for buffer in list(self.stream_buffers.values()):  # whoever waits for room in a stream learns of it
+            await buffer.close()
 
     def _note(self, event: Any) -> None:
         """Keep book of the requests that are not whole."""

@@ -68,7 +68,7 @@ async def _connections(outer: trio.Nursery, state: ServerState) -> AsyncIterator
     finally:
         nursery.cancel_scope.deadline = trio.current_time() + CLOSE_GRACE
         ending.set()
-        await state.context.terminated.set()
+        await state.end()
         for connection in list(state.connections):
             connection.close_if_idle()
         for scope in state.handshakes:

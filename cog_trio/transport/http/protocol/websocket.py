@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from hypercorn.events import Closed, Event, RawData
 from hypercorn.protocol.events import Body, Data, EndBody, Request, Response, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
@@ -35,7 +34,8 @@ class WebSocketLine(Protocol):
     def corked(self) -> AbstractContextManager[None]: ...
     async def flush(self) -> None: ...
     async def write(self, *pieces: bytes) -> None: ...
-    async def protocol_send(self, event: Event) -> None: ...
+    async def put(self, data: bytes) -> None: ...
+    async def end(self) -> None: ...
 
 
 class BoundedMessage(WebsocketBuffer):
@@ -95,7 +95,7 @@ class WebSocketStream(WSStream):
 class WebSocket:
     """The protocol of a connection that was HTTP/1.1 up to the request for a WebSocket."""
 
-    framed = True  # a read may hold very many messages, none of which waits for the app
+    joins_messages = True  # of the app, for one send
 
     def __init__(self, head: RequestHead, line: WebSocketLine, stream: WebSocketStream) -> None:
         self._head = head
@@ -105,7 +105,7 @@ class WebSocket:
         stream.send = self._send
 
     async def initiate(self) -> None:
-        """Answer the request; what follows it comes through ``handle``."""
+        """Answer the request; what follows it comes through ``feed``."""
         head = self._head
         request = Request(STREAM_ID, head.headers, head.version, head.method, head.target, ConnectionState({}))
         await self._stream.handle(request)
@@ -116,31 +116,33 @@ class WebSocket:
 
     async def refuse(self, status: int) -> None:
         """Something came too slowly: a client that does not answer to pings is gone."""
-        await self._line.protocol_send(Closed())
+        await self._line.end()
 
-    async def handle(self, event: Event) -> None:
-        if isinstance(event, Closed):
-            await self._stream.handle(StreamClosed(STREAM_ID))
-        elif isinstance(event, RawData) and event.data:
+    async def connection_lost(self) -> None:
+        await self._stream.handle(StreamClosed(STREAM_ID))
+
+    async def feed(self, data: bytes) -> None:
+        """Take what the client has sent; nothing is its end."""
+        if data:
             with self._line.corked():
-                await self._stream.handle(Data(STREAM_ID, event.data))
+                await self._stream.handle(Data(STREAM_ID, data))
             await self._line.flush()
 
     async def _send(self, event: StreamEvent) -> None:
         """What the stream calls to write and to close."""
         if isinstance(event, Response) and event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             head = render_head(event.status_code, [*event.headers, (b"date", clock.date())])
-            await self._line.protocol_send(RawData(head))
+            await self._line.put(head)
         elif isinstance(event, Response):
             headers = [header for header in event.headers if header[0] != b"connection"]
             self._reply.start(event.status_code, headers, last=True)
         elif isinstance(event, Body):
             await self._line.write(*self._reply.body(event.data, True))
         elif isinstance(event, Data):
-            await self._line.protocol_send(RawData(event.data))
+            await self._line.put(event.data)
         elif isinstance(event, EndBody):
             await self._line.write(*self._reply.body(b"", False))
-            await self._line.protocol_send(Closed())
+            await self._line.end()
         elif isinstance(event, StreamClosed):
             await self._stream.handle(event)
-            await self._line.protocol_send(Closed())
+            await self._line.end()

@@ -422,18 +422,18 @@ async def test_garbage_after_a_websocket_handshake_ends_one_connection(
 async def test_frames_of_a_websocket_come_in_pieces(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that others have their turn; parts of a message wait for nobody, unlike those of a body."""
     sizes: list[int] = []
-    handle = WebSocket.handle
+    feed = WebSocket.feed
 
-    async def noted(self: WebSocket, event: Any) -> None:
-        sizes.append(len(getattr(event, "data", b"")))
-        await handle(self, event)
+    async def noted(self: WebSocket, data: bytes) -> None:
+        sizes.append(len(data))
+        await feed(self, data)
 
     async def late(scope: dict[str, Any], receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "websocket.accept"})
         await receive()
 
-    monkeypatch.setattr(WebSocket, "handle", noted)
+    monkeypatch.setattr(WebSocket, "feed", noted)
     client = connect(nursery, late)
     await client.send(
         b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
