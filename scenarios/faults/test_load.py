@@ -275,7 +275,9 @@ async def test_bodies_of_any_kind_do_not_hold_up_liveness(serve_model: ServeMode
                 assert longest < (0.5 if LONG else 5.0)  # once it was 2.8 s for 240 KB, and hours for 20 MB
                 if LONG:
                     assert best < 0.05 or size > MIB
-                    assert grown < max(32 * MIB, 2 * size)  # not by what was sent: that is twenty times as much
+                    # What one decoded body of 2 million small objects takes is 500 MiB. A third of it may stay with the
+                    # allocator, since other objects were made between them; the next body takes the same place.
+                    assert grown < max(32 * MIB, 10 * size)
             assert (await server.predict({"numbers": [1, 2]})).json()["output"] == 2
 
 
