@@ -7,7 +7,8 @@ start and 4 MB, and most servers see HTTP/1.1 alone.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
 
 from hypercorn.config import Config
 from hypercorn.events import Closed, RawData, Updated
@@ -16,15 +17,19 @@ from hypercorn.typing import ConnectionState
 
 from cog_trio.transport.http.protocol.http1 import Switch
 from cog_trio.transport.http.protocol.http2 import Http2
-from cog_trio.transport.http.protocol.websocket import PING, STREAM_ID, WebSocket, WebSocketStream
-
-if TYPE_CHECKING:
-    from cog_trio.transport.http.protocol.connection import App, Connection
-    from cog_trio.transport.http.protocol.server_state import ServerState
+from cog_trio.transport.http.protocol.server_state import ServerState
+from cog_trio.transport.http.protocol.websocket import PING, STREAM_ID, WebSocket, WebSocketLine, WebSocketStream
 
 log = logging.getLogger(__name__)
 
 HTTP2_REQUESTS: Final = 10_000  # on one connection: a bound on rapid resets; HTTP/1.1 needs none
+
+
+class HypercornLine(WebSocketLine, Protocol):
+    """What these protocols need of their connection, which is Hypercorn's task group too."""
+
+    async def set_idle(self, idle: bool) -> None: ...
+    def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None: ...
 
 
 class HypercornState:
@@ -35,21 +40,24 @@ class HypercornState:
         self.http1 = _config(2**62, body_limit)
         self.http2 = _config(HTTP2_REQUESTS, body_limit)
 
+    async def end(self) -> None:
+        await self.context.terminated.set()
+
 
 async def make_protocol(
-    switch: Switch, connection: Connection, app: App, server: ServerState, secure: bool, addresses: tuple[Any, Any]
+    switch: Switch, connection: HypercornLine, app: Any, server: ServerState, secure: bool, addresses: tuple[Any, Any]
 ) -> Http2 | WebSocket:
     """The protocol in which a connection goes on; ``initiate`` begins it.
 
     Args:
+      app: the ASGI app, whose types are wider than Hypercorn's.
       addresses: the client's and ours.
     """
-    if server.hypercorn is None:
-        server.hypercorn = HypercornState(server.body_limit)
-        if server.ending:
-            await server.hypercorn.context.terminated.set()
     state = server.hypercorn
-    asgi: Any = app  # Hypercorn's own types are narrower than what it asks for
+    if not isinstance(state, HypercornState):
+        server.hypercorn = state = HypercornState(server.body_limit)
+        if server.ending:
+            await state.end()
     group: Any = connection
 
     async def send(event: Any) -> None:
@@ -63,10 +71,10 @@ async def make_protocol(
             await connection.end()
 
     if switch.head is None:
-        http2 = Http2(asgi, state.http2, state.context, group, ConnectionState({}), secure, *addresses, send)
+        http2 = Http2(app, state.http2, state.context, group, ConnectionState({}), secure, *addresses, send)
         http2.attach(server)
         return http2
-    stream = WebSocketStream(asgi, state.http1, state.context, group, secure, *addresses, send, STREAM_ID)
+    stream = WebSocketStream(app, state.http1, state.context, group, secure, *addresses, send, STREAM_ID)
     return WebSocket(switch.head, connection, stream)
 
 
