@@ -37,6 +37,7 @@ REASONS: Final[Mapping[str, str]] = {  # satellites that stay files of their own
     "_alias/coglet/server.py": "Cog's name: `coglet.server`",
     "sdk/_legacy_types.py": "types of older Cog releases, apart from those of today",
     "sdk/legacy/errors.py": "Cog's name: `cog.errors`",
+    "server/http.py": "the module that images name; it spawns before the rest is imported",
     "server/pid1.py": "what a process does as the init of a container; nothing of the server",
     "testing/blocking.py": "what a plain test function uses; the plugin imports nothing until then",
     "testing/clock.py": "a fake clock that waits for threads; knows nothing of pytest or workers",
