@@ -251,7 +251,8 @@ def _offer(folder: Path, name: str = "") -> str:
     models.sort(key=lambda file: not _defines(file, name))  # stable: the usual names first among equals
     if not models:
         return "name a Python file, or start a model here by cog-trio init"
-    return f"name its file: {models[0]}{f':{name}' if name.isidentifier() else ''}"
+    file = f"{models[0]}{f':{name}' if name.isidentifier() else ''}"
+    return f"name its file, as in cog-trio serve {file}" + ("" if name else ", or start a model by cog-trio init")
 
 
 def _defines(file: Path, name: str) -> bool:

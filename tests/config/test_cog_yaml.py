@@ -221,8 +221,12 @@ def test_cog_yaml_that_cannot_be_read_says_why(folder: Path) -> None:
     ("files", "model", "text"),
     [
         ((), "", "no cog.yaml in {}: name a Python file, or start a model here by cog-trio init"),
-        (("predict.py",), "", "no cog.yaml in {0}: name its file: {0}/predict.py"),
-        (("predict.py",), ":Name", "behind a folder: name its file: {}/predict.py:Name"),
+        (
+            ("predict.py",),
+            "",
+            "no cog.yaml in {0}: name its file, as in cog-trio serve {0}/predict.py, or start a model by cog-trio init",
+        ),
+        (("predict.py",), ":Name", "behind a folder: name its file, as in cog-trio serve {}/predict.py:Name"),
         (
             ("cog.yaml", "predict.py"),
             ":Name",
