@@ -31,10 +31,12 @@ test: $(STAMP)  ## run all tests
 test-fast: $(STAMP)  ## run the unit tests that are quick: on fakes, no process is started
 	$(VENV)/bin/python -m pytest -n $(CORES) --dist worksteal -m "unit and not exhaustive" tests
 
-check: $(STAMP)  ## format check, lint, types
+check: $(STAMP)  ## format check, lint, types, language and form of the pages
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy --strict
+	$(VENV)/bin/python -m tests.language
+	$(VENV)/bin/pymarkdown scan --recurse --exclude 'docs/changes/*' README.md docs
 
 format: $(STAMP)  ## format and fix what can be fixed
 	$(VENV)/bin/ruff format .

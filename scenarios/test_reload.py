@@ -47,7 +47,7 @@ async def until(server: Server, greeting: str) -> None:
 async def test_a_developer_saves_and_the_server_follows(serve_model: ServeModel, tmp_path: Path) -> None:
     """Given a server with --reload, when files of the model are saved, then it answers from the new code on the same
     port; a run that is in flight ends by the old code; a broken save shows, and the next one heals it; what the
-    model writes and what is no code starts nothing; a cog.yaml that is wrong leaves the model as it is."""
+    model writes and what is not a code starts nothing; a cog.yaml that is wrong leaves the model as it is."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "predict.py").write_text(MODEL)

@@ -217,7 +217,7 @@ class Runner(BaseRunner):
 
 @pytest.mark.covers("sdk:W1", "sdk:W2", "sdk:25", "sdk:29", "sdk:50")
 async def test_row_25_29_50_W1_W2_defaults_are_values_and_fresh(model: Model) -> None:
-    """Given mutable defaults under functools.wraps, when two requests append to them, then each began anew."""
+    """Given mutable defaults under functools.wraps, when two requests append to them, then each began again."""
     source = """
 import functools
 def wrap(function):

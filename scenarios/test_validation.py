@@ -45,7 +45,7 @@ BODIES = [
 
 @pytest.mark.covers("http:W19")
 async def test_bad_bodies_are_refused_as_json(serve_model: ServeModel) -> None:
-    """Given bodies that are no request, when they are posted, then each gets the status that says why, with a JSON
+    """Given bodies that are not requests, when they are posted, then each gets the status that says why, with a JSON
     body, and the next good one is served."""
     with trio.fail_after(60):
         async with serve_model("strict.py") as server:

@@ -51,7 +51,7 @@ class Coverage:
         """Note that a test covers these rows."""
         for row in rows:
             if row not in self.tests:
-                self._faults[f"{test} covers {row}, which is no row"] = None
+                self._faults[f"{test} covers {row}, which is not a row"] = None
             elif test not in self.tests[row]:
                 self.tests[row].append(test)
         if unnamed := named_rows(test) - {row.rpartition(":")[2] for row in rows}:

@@ -69,7 +69,7 @@ def test_what_is_wrong_with_a_marker_and_what_a_row_lacks_is_told() -> None:
     coverage.add("tests/x.py::test_second", {"http:W1"})
     assert coverage.tests["http:W1"] == ["tests/x.py::test_W2_first", "tests/x.py::test_second"]
     assert coverage.faults[:3] == [
-        "tests/x.py::test_W2_first covers http:W52, which is no row",
+        "tests/x.py::test_W2_first covers http:W52, which is not a row",
         "tests/x.py::test_W2_first has W2 in its name and not in a marker",
         "no test covers http:W2",
     ]

@@ -1,4 +1,4 @@
-"""The names `cog` and `coglet`, which models import, for the modules of `cog_trio.sdk` (D34).
+"""The names `cog` and `coglet`, which models import, for the modules of `cog_trio.sdk`.
 
 This folder stands on ``sys.path`` of workers and their children, right behind the working folder, and (by a ``.pth`` of
 the wheel) behind site-packages everywhere else; so the thin packages in it are found where they should win, and never

@@ -119,7 +119,7 @@ class Channel(Generic[Sent, Received]):
         """Wait for bytes, then give every whole message in them; an empty list is the clean end.
 
         Raises:
-          ProtocolBroken: for a body that is no message, a frame over the limit, an end inside a frame; the
+          ProtocolBroken: for a body that is not a message, a frame over the limit, an end inside a frame; the
             whole messages before it came out first. It is raised again at each later call.
           ChannelBroken: if the stream failed.
 

@@ -182,7 +182,7 @@ class Decoder(Generic[T]):
         """One message.
 
         Raises:
-          ProtocolBroken: if the body is no message of this direction.
+          ProtocolBroken: if the body is not a message of this direction.
         """
         try:
             return self._decoder.decode(body)

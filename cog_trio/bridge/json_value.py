@@ -1,4 +1,4 @@
-"""JSON that a user wrote, as values: integers are exact to 4,300 digits, whatever their sign (D15).
+"""JSON that a user wrote, as values: integers are exact to 4,300 digits, whatever their sign.
 
 msgspec decodes it. A sign counts as a digit to it, so that one integer in all is refused too early: a negative one of
 exactly 4,300 digits. Where one stands in the text, the standard library decodes it once more, as strictly.
@@ -28,7 +28,7 @@ def decode_json(raw: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
     """The value of a JSON text.
 
     Raises:
-      msgspec.MsgspecError, UnicodeError: it is no JSON that we take: syntax, numbers out of range, lone surrogates.
+      msgspec.MsgspecError, UnicodeError: it is not JSON that we take: syntax, numbers out of range, lone surrogates.
       RecursionError: it is nested too deep.
     """
     try:

@@ -26,7 +26,7 @@ Json: TypeAlias = Any
 PROTOCOL_VERSION: Final = 2
 MAX_FRAME: Final = 8 * 2**20  # bytes of one frame body or control line; a larger one breaks the channel
 MAX_INLINE: Final = 6 * 2**20  # bytes; 2 MiB below the frame limit, room for the envelope; beyond it: spill file
-MAX_LOG_LINE: Final = 4 * 2**20  # bytes of a user's line, the notice included (D25)
+MAX_LOG_LINE: Final = 4 * 2**20  # bytes of a user's line, the notice included
 MAX_LOG_PIECE: Final = 2**20  # bytes of one log message after encoding
 MAX_ERROR: Final = 64 * 2**10  # bytes of an error text
 MAX_METRIC: Final = 2**20  # bytes of one metric's value; beyond it ValueError in user code
@@ -91,8 +91,8 @@ class Input(msgspec.Struct, frozen=True):
     name: str
     kind: str  # str int float bool path file secret dict any union; of the elements when ``many``
     many: bool = False  # a list of that kind
-    required: bool = False  # omitting it is a 422 (may differ from the document: W11)
-    nullable: bool = False  # an explicit null is accepted (D1)
+    required: bool = False  # omitting it is a 422 (may differ from the document)
+    nullable: bool = False  # an explicit null is accepted
     inject_null: bool = False  # omitted: the input echo shows null
 
 
@@ -114,13 +114,13 @@ class Init(ToWorker, frozen=True, tag="init"):
     predict_ref: str | None = None
     train_ref: str | None = None
     max_concurrency: int | None = None  # None: what @concurrent says, else 1
-    describe: bool = False  # stop after Described (D21)
+    describe: bool = False  # stop after Described
     concurrency_from: str = "max_concurrency"  # how max_concurrency was set, for errors about it
     protocol_version: int = PROTOCOL_VERSION
 
 
 class Cancel(ToWorker, frozen=True, tag="cancel"):
-    """End one run, also one whose Predict is still on its way (D19)."""
+    """End one run, also one whose Predict is still on its way."""
 
     slot: SlotId
     id: PredictionId
@@ -136,7 +136,7 @@ class DumpState(ToWorker, frozen=True, tag="dump_state"):
 
 
 class Shutdown(ToWorker, frozen=True, tag="shutdown"):
-    """Leave through the normal interpreter exit (D30); runs in flight are the parent's to cancel first."""
+    """Leave through the normal interpreter exit; runs in flight are the parent's to cancel first."""
 
 
 ControlRequest: TypeAlias = Init | Cancel | Healthcheck | DumpState | Shutdown
@@ -147,7 +147,7 @@ class FromWorker(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=Tr
 
 
 class Described(FromWorker, frozen=True, tag="described"):
-    """The model is imported and understood; sent before setup (D21)."""
+    """The model is imported and understood; sent before setup."""
 
     schema: msgspec.Raw  # the OpenAPI document
     inputs: Inputs | None  # of the predict callable; None: train only
@@ -280,8 +280,8 @@ class Fetching(FromSlot, frozen=True, tag="fetching"):
 
 class OutputChunk(FromSlot, frozen=True, tag="output_chunk"):
     output: msgspec.Raw
-    index: int  # place in the final output, files counted too (W50)
-    files: int = 0  # this many FileOutputs of the same index follow at once: files inside this value (W51)
+    index: int  # place in the final output, files counted too
+    files: int = 0  # this many FileOutputs of the same index follow at once: files inside this value
 
 
 class OutputBatch(FromSlot, frozen=True, tag="output_batch"):

@@ -1,7 +1,7 @@
 """The command line ``cog-trio``: a table of commands, each in a file of its own that is imported when it is called for.
 
 Nothing but click is imported here, and of a command's file only what reading its arguments needs: a worker is spawned
-first, and what else a command needs is imported while the worker starts (D46). A new command is a row of ``COMMANDS``
+first, and what else a command needs is imported while the worker starts. A new command is a row of ``COMMANDS``
 and a file beside this one, whose ``command`` is the click command; its first line of help is the row's text.
 """
 

@@ -30,7 +30,7 @@ class LaunchPlan:
     environment: dict[str, str]  # of the worker, over ours
     warnings: tuple[str, ...] = ()
     terminal: bool = False  # somebody looks at it: show the first screen
-    again: Callable[[], LaunchPlan] | None = None  # the same, with cog.yaml read anew
+    again: Callable[[], LaunchPlan] | None = None  # the same, with cog.yaml read again
     config_file: str = FILE  # name of the cog.yaml in the folder
     port_option: str = "--port"  # how whoever started us chooses another port
 

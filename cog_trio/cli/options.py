@@ -27,7 +27,7 @@ PREDICT, TRAIN = "predict", "train"  # values of --x-mode
 CLIENT_MEANING: Final = {"auth_token": "bearer token for the server at --url; better by the variable"}
 FAILED: Final = 1  # exit code of what went wrong in our surroundings
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a stdout that is a file
-USAGE: Final = 2  # exit code of a wrong flag, variable or MODEL (D38)
+USAGE: Final = 2  # exit code of a wrong flag, variable or MODEL
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -1,6 +1,6 @@
 """The signals that ask for the end of a program, and those that come before its event loop runs.
 
-A worker is spawned before trio, Hypercorn and the service are imported (D46). Signals that come in that time are noted,
+A worker is spawned before trio, Hypercorn and the service are imported. Signals that come in that time are noted,
 and obeyed as soon as the event loop runs; leaving before that kills the worker and reaps it. Once all is done nothing
 is left to obey: a late signal is ignored, so that the exit code stands.
 """

@@ -1,10 +1,9 @@
 """From what the user named to what is served: MODEL, its folder, and what cog.yaml says about it.
 
-MODEL is a Python file, ``file.py:Name``, or a folder with a cog.yaml. The folder is where the worker starts
-(D35): the folder itself, or for a file its nearest parent with a cog.yaml, else its own folder. Of cog.yaml only
-what matters at run time is read: ``run`` (or the older ``predict``), ``train``, ``concurrency.max`` and
-``environment``. What belongs to the build may be as it likes. Nothing here imports the model: whether the class
-exists is found out by the worker.
+MODEL is a Python file, ``file.py:Name``, or a folder with a cog.yaml. The worker starts in that folder; for a file, in
+its nearest parent with a cog.yaml, else in its own folder. Of cog.yaml only what matters at run time is read: ``run``
+(or the older ``predict``), ``train``, ``concurrency.max`` and ``environment``. What belongs to the build may be as it
+likes. Nothing here imports the model: the worker finds out whether the class exists.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def find_model(model: str, *, train_only: bool = False, config_file: str | None 
 
 
 def _config_beside(yaml: Path, *, asked_for: bool) -> Config:
-    """What the cog.yaml says that a model has in its folder. One that can't be used is no obstacle to a model that is
+    """What the cog.yaml says that a model has in its folder. One that can't be used does not block a model that is
     named outright.
 
     Raises:
@@ -143,7 +142,7 @@ def environment(mark: SourceMark | None) -> dict[str, str]:
     """A list of ``NAME=value``, without those names that are reserved.
 
     Raises:
-      BadFile: it is no such list, or a name stands twice.
+      BadFile: it is not such a list, or a name stands twice.
     """
     pairs: dict[str, str] = {}
     for entry in mark.items("a list of NAME=value") if mark is not None else ():

@@ -52,7 +52,7 @@ from cog_trio.config.tracing import variable_warnings
 READY_FILE: Final = "/var/run/cog/ready"  # Cog's readiness file, written under Kubernetes
 SECRET_FILES: Final = {"webhook_secret_file": "webhook_secret", "auth_token_file": "auth_token"}  # and what they hold
 MAX_SECRET: Final = 2**16  # bytes of such a file
-CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}  # D37
+CONTAINER: Final[Mapping[str, Any]] = {"host": "0.0.0.0", "port": 5000, "log_format": "json"}
 CONCURRENCY_KEY: Final = "concurrency.max of cog.yaml"
 RUST_LEVELS: Final[Mapping[str, str]] = {**LEVELS, "trace": "debug"}
 

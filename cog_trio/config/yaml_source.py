@@ -67,7 +67,7 @@ class SourceMark:
         try:
             return yaml.SafeLoader("").construct_object(self.node)
         except (yaml.YAMLError, ValueError, RecursionError):
-            self.wrong("is no value that can be read")
+            self.wrong("is not a value that can be read")
 
     def items(self, what: str = "a list") -> Iterator[SourceMark]:
         """The elements of a list; of nothing at all, none."""
@@ -82,7 +82,7 @@ class SourceMark:
         """The values of a mapping by their keys; of nothing at all, none.
 
         Raises:
-          BadFile: it is no mapping, or a key stands twice.
+          BadFile: it is not a mapping, or a key stands twice.
         """
         if self.empty:
             return {}
@@ -115,14 +115,14 @@ class SourceMark:
 
         for name, mark in strange.items():
             if near := get_close_matches(name.lower(), names, 1, ALIKE):
-                mark.wrong(f"is no key of this file: did you mean {near[0]}?")
+                mark.wrong(f"is not a key of this file: did you mean {near[0]}?")
 
 
 def read_yaml(path: Path) -> SourceMark:
     """Parse one file.
 
     Raises:
-      BadFile: it can't be read, is too large, or is no YAML.
+      BadFile: it can't be read, is too large, or is not YAML.
     """
     try:
         with path.open("rb") as file:
@@ -152,7 +152,7 @@ def _layers(node: yaml.MappingNode) -> Iterator[yaml.MappingNode]:
 
 
 def _fault(error: Exception) -> str:
-    """What is wrong with a text that is no YAML, and where, in one line."""
+    """What is wrong with a text that is not YAML, and where, in one line."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())

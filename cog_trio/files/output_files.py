@@ -1,7 +1,7 @@
 """What one run puts out as files becomes strings in its output: data URLs, or the URLs of uploaded files.
 
 In come the items of the run that are files or have files inside, in order; each gets its place in the prediction's
-output at once, so the order is the model's whatever finishes first (W50). Out comes one JSON value an item, filled
+output at once, so the order is the model's whatever finishes first. Out comes one JSON value an item, filled
 in when its last file is done. A value with files inside has a null at each of their places, told as byte offsets:
 the strings are put there, and nothing of the user's is decoded or rebuilt.
 
@@ -256,7 +256,7 @@ def load_json(file: FileOutput, folder: str) -> msgspec.Raw:
 
     Raises:
       OSError: if it is missing, unreadable or no regular file; the text names it.
-      ValueError: if it is no JSON.
+      ValueError: if it is not JSON.
     """
     try:
         with _open_regular(file.filename) as stream:
@@ -268,7 +268,7 @@ def load_json(file: FileOutput, folder: str) -> msgspec.Raw:
             data.decode("utf-8")
         return msgspec.json.decode(data, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"the worker spilled a value that is no JSON: {error}") from error
+        raise ValueError(f"the worker spilled a value that is not JSON: {error}") from error
 
 
 def load_data_url(file: FileOutput, folder: str) -> msgspec.Raw:

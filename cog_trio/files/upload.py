@@ -7,7 +7,7 @@ keep the method are followed here by hand: followed by httpx, a 302 would turn t
 a success.
 
 The result is the URL to publish: ``Location`` of the answer, else the URL that took the file, without query (where
-signatures stand) and without user and password. Error texts show URLs in that form too (D42).
+signatures stand) and without user and password. Error texts show URLs in that form too.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ async def _put(client: httpx.AsyncClient, url: str, headers: Headers, body: http
     except (httpx.InvalidURL, ValueError) as error:  # their texts may repeat parts of the URL
         raise UploadFailed("not a valid URL") from error
     except httpx.UnsupportedProtocol as error:
-        raise UploadFailed("redirected to what is no http or https URL") from error
+        raise UploadFailed("redirected to what is not an http or https URL") from error
     except httpx.HTTPError as error:
         raise _RetryUpload(error_reason(error)) from error
 

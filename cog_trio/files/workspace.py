@@ -191,7 +191,7 @@ class Readiness:
 
 
 async def keep_ready_file(path: str, readiness: Readiness) -> None:
-    """An empty file while the service is ready (W30), until our cancellation.
+    """An empty file while the service is ready, until our cancellation.
 
     One that a dead predecessor left is removed first. A file that can't be written is logged: nothing depends on it.
     """
@@ -225,7 +225,7 @@ async def keep_ready_file(path: str, readiness: Readiness) -> None:
 
 
 def needs_spill(input: bytes | memoryview, context: dict[str, str]) -> bool:
-    """Whether a Predict with these would be over the limit for inline payloads (D26)."""
+    """Whether a Predict with these would be over the limit for inline payloads."""
     size = len(input) + (len(msgspec.json.encode(context)) if context else 0)
     return size > MAX_INLINE - ENVELOPE
 

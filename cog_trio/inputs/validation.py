@@ -59,7 +59,7 @@ def _place(loc: list[str]) -> str:
 
 
 class MalformedInput(Exception):
-    """The input is no JSON that we take (syntax, number out of range, nesting): 400, the text says why."""
+    """The input is not JSON that we take (syntax, number out of range, nesting): 400, the text says why."""
 
 
 class Checked(NamedTuple):
@@ -67,7 +67,7 @@ class Checked(NamedTuple):
 
     input: bytes | memoryview  # for the worker
     echo: bytes | memoryview  # for clients: secrets masked, absent nullable inputs shown as null
-    dropped: list[str]  # names in the request that are no inputs (D8)
+    dropped: list[str]  # names in the request that are not inputs
 
 
 class _Field(Protocol):
@@ -108,7 +108,7 @@ def decode_input(raw: bytes | memoryview | msgspec.Raw | None) -> Json:
     """The value in a request's ``input``; absent is null.
 
     Raises:
-      MalformedInput: if it is no JSON, has a number beyond all range or lone surrogates, or is nested too deep.
+      MalformedInput: if it is not JSON, has a number beyond all range or lone surrogates, or is nested too deep.
     """
     if raw is None:
         return None
@@ -183,7 +183,7 @@ class Validator:
 
     @property
     def required(self) -> frozenset[str]:
-        """The inputs that can't be left out. The document may list more: those with a default of None (W11)."""
+        """The inputs that can't be left out. The document may list more: those with a default of None."""
         return frozenset(rule.name for rule in self._rules if rule.required)
 
     def check(self, raw: bytes | memoryview | None, decoded: Json = _MISSING) -> Checked:
@@ -330,7 +330,7 @@ def _are_urls(value: Json) -> bool:
 
 
 def _not_urls(value: Json, loc: Loc) -> Iterator[tuple[Loc, str]]:
-    """The strings for file inputs that are no URLs."""
+    """The strings for file inputs that are not URLs."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _not_urls(item, (*loc, index))

@@ -22,7 +22,7 @@ Event: TypeAlias = Described | Ready | Log | WorkerLog | DroppedLogs | WorkerGon
 
 
 class ControlDecoder(Decoder[ControlResponse]):
-    """Before Ready, a line that is no message at all is something that was printed (D20)."""
+    """Before Ready, a line that is not a message is something that was printed."""
 
     def __init__(self) -> None:
         super().__init__(ControlResponse)

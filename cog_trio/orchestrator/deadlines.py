@@ -1,4 +1,4 @@
-"""Why a worker or a run ends by a cause of our own: one fixed text each, in this one table (D14).
+"""Why a worker or a run ends by a cause of our own: one fixed text each, in this one table.
 
 ``Deadlines`` are causes that wait for their time: many of them, by name, under the one scope of who waits for the
 worker.
@@ -51,7 +51,7 @@ class Deadlines:
         return name in self._due
 
     def lift(self, name: str | int) -> None:
-        """A limit holds no longer; one that never did is no error."""
+        """A limit holds no longer; one that never did is not an error."""
         if self._due.pop(name, None) is not None:
             self.scope.deadline = self.first[0]
 

@@ -190,7 +190,7 @@ class Run:
         try:
             items = msgspec.json.decode(batch.outputs, type=list[msgspec.Raw])
         except msgspec.DecodeError as error:
-            raise ProtocolBroken(f"the outputs from {batch.index} on are no list: {error}") from error
+            raise ProtocolBroken(f"the outputs from {batch.index} on are not a list: {error}") from error
         if len(items) != batch.count:
             raise ProtocolBroken(f"{len(items)} outputs came where {batch.count} were told")
         self.prediction.add_outputs(items)

@@ -1,12 +1,12 @@
-"""Starts the worker process. Standard library only: it runs before trio and the rest are imported (D46).
+"""Starts the worker process. Standard library only: it runs before trio and the rest are imported.
 
 ``spawn`` makes, in one step, all that parent and worker share: the control channel (the worker's stdin and stdout),
 slot 0 (one end of a socketpair), two capture pipes for what the model writes to descriptors 1 and 2 (the worker's
 stderr as spawned is one of them, so an interpreter that cannot even start is heard), and the guardian's pipe, whose
-end tells the worker's guardian that we are gone (D29).
+end tells the worker's guardian that we are gone.
 
 Popen is called on the thread that will run trio: a parent-death signal is bound to the parent *thread*, and a helper
-thread that ends would take the worker with it. The worker has a session of its own (D31).
+thread that ends would take the worker with it. The worker has a session of its own.
 
 Whoever holds a ``WorkerProcess`` holds it in a ``with``: leaving it kills the worker's group, reaps the worker and
 closes our ends, which is all a no-op for what was done before. The group is killed before the leader is reaped, never
@@ -196,7 +196,7 @@ def _pipe(ours: ExitStack, theirs: ExitStack, size: int) -> tuple[int, int]:
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     """Ours without our secrets, what was asked for, and our ``cog`` right behind the working folder on the worker's
-    path (D34)."""
+    path."""
     ours = {name: value for name, value in os.environ.items() if name not in _SECRETS}
     environment = {**ours, **(extra or {})}
     inherited = environment.get("PYTHONPATH")

@@ -5,7 +5,7 @@ has been set up, is followed by another, after a pause that grows while they do 
 final. What the worker says outside of runs arrives by ``on_event``, in order
 and synchronously: logs of setup, the description of the model, its own messages, its loss. From it come health,
 the document and the validator (compiled in a thread, beside setup). READY, the setup result and admission are
-published in one step, when all of that is there (W29).
+published in one step, when all of that is there.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 There is a ``WorkerHandle`` for each; nothing here depends on how many there are, and one is a pool too. Slots are
 counted over all that are ready, and the worker with the most idle ones gets the next run. Together they are READY while
 one is, else STARTING while one may still become it, else DEFUNCT, or SETUP_FAILED when none ever was. A worker that is
-lost takes its own runs along and its slots, nothing else (D33).
+lost takes its own runs along and its slots, nothing else.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ class WorkerPool:
         return any(handle.has_check for handle in self._workers)
 
     async def check(self) -> dict[int, str]:
-        """Why the user's health check did not pass, by the number of the worker; all are asked at once (W28: if
-        there is one).
+        """Why the user's health check did not pass, by the number of the worker. All workers are asked at once; a model
+        without a health check passes.
 
         Cancellation: the checks go on, for others who ask.
         """

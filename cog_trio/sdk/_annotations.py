@@ -3,7 +3,7 @@
 An annotation may be an object, text (quoted, or by ``from __future__ import annotations``) or a mix. A name that cannot
 be resolved becomes a placeholder class, which takes part in any type expression; it is a fault of its one parameter,
 and only if it is still there outside of ``Annotated[..., Opaque]`` (types imported under ``TYPE_CHECKING``). The
-alternative, evaluating all at once, lets one such name hide the types of all other inputs (W4).
+alternative, evaluating all at once, lets one such name hide the types of all other inputs.
 
 `options` then takes off the wrappers that say nothing about the JSON form (Annotated, NewType, type aliases), flattens
 unions and sorts None out.
@@ -73,7 +73,7 @@ class Namespace:
         """The object that an annotation stands for; text inside it (``Optional["X"]``) stays for `options`.
 
         Raises:
-          TypeError: if the text is no expression, or fails.
+          TypeError: if the text is not an expression, or fails.
         """
         if isinstance(annotation, str):
             return self._evaluate_text(annotation)

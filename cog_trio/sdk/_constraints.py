@@ -1,6 +1,6 @@
 """What `Input(...)` adds to the form of an input: bounds, lengths, pattern, choices, texts, and the default.
 
-On a list, constraints go to its elements (W16). A constraint on a type that it can't act on is told and kept, since
+On a list, constraints go to its elements. A constraint on a type that it can't act on is told and kept, since
 Cog's documents have it; one that can never be met, or that the default breaks, is an error.
 """
 
@@ -250,7 +250,7 @@ def _fault(parameter: Parameter, value: Any) -> str | None:
     if not parameter.many:
         return _type_fault(fragment, value) or _value_fault(parameter, fragment, value)
     if not isinstance(value, list):
-        return "it is no list"
+        return "it is not a list"
     items = fragment["items"]
     for index, item in enumerate(value):
         if fault := _type_fault(items, item) or _value_fault(parameter, items, item):

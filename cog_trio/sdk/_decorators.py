@@ -41,7 +41,7 @@ def concurrent(function: Any = None, /, *, max: int = 1) -> Any:
     """Let up to ``max`` predictions of an async model run at once.
 
     Raises:
-      TypeError: if ``max`` is no int, or over 1 on a function that is neither a coroutine function nor an async
+      TypeError: if ``max`` is not an int, or over 1 on a function that is neither a coroutine function nor an async
         generator function.
       ValueError: if ``max`` is below 1.
     """
@@ -85,7 +85,7 @@ def trio(target: Any = None, /) -> Any:
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling ``function`` gives a coroutine or an async generator, or it wraps one that does (D33)."""
+    """Whether calling ``function`` gives a coroutine or an async generator, or it wraps one that does."""
     inner = inspect.unwrap(function)
     return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in (function, inner))
 

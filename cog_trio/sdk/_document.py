@@ -109,7 +109,7 @@ def _property(mode: SchemaMode, order: int, parameter: Parameter, schemas: dict[
 
 
 def _enumeration(mode: SchemaMode, parameter: Parameter, schemas: dict[str, Any]) -> str:
-    """The name of the component of a parameter's choices. A name that means something else is never taken (W17)."""
+    """The name of the component of a parameter's choices. A name that means something else is never taken."""
     component: dict[str, Any] = {
         "title": parameter.name,
         "description": "An enumeration.",

@@ -91,7 +91,7 @@ _ALONE: Final = frozenset({"path", "file", "secret"})
 
 
 def _one(option: UnionMember, space: Namespace) -> InputType | None:
-    """One type that is no union; None if no input can have it."""
+    """One type that is not a union; None if no input can have it."""
     is_list = option.type is list or get_origin(option.type) is list
     if option.opaque:
         if is_list:

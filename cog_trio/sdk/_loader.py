@@ -74,7 +74,7 @@ def load_object(ref: str, *, train: bool = False) -> Any:
     """Import a reference and choose its object; a class is instantiated.
 
     Raises:
-      FileNotFoundError, AttributeError, TypeError, ValueError: if there is no such object, or it is no model.
+      FileNotFoundError, AttributeError, TypeError, ValueError: if there is no such object, or it is not a model.
       BaseException: whatever user code raises.
     """
     file, _, name = ref.partition(":")
@@ -131,7 +131,7 @@ def _imported(path: str) -> types.ModuleType | None:
 
 
 def _imports_relatively(path: str) -> bool:
-    """Such a file can't run outside of its package, so it is loaded as a member (W25); others run as in Cog."""
+    """Such a file can't run outside of its package, so it is loaded as a member; others run as in Cog."""
     with open(path, "rb") as source:
         tree = ast.parse(source.read(), path)
     return any(isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(tree))
@@ -160,7 +160,7 @@ def _execute(
     search = None if folder is None else [folder]
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=search)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -82,7 +82,7 @@ def _check_concatenated(annotation: Any, arguments: tuple[Any, ...], space: Name
     """Without an argument it is taken for one of texts.
 
     Raises:
-      UnsupportedOutputType: its items are no texts.
+      UnsupportedOutputType: its items are not texts.
     """
     members, nullable = options(arguments[0], space) if arguments else ([], False)
     if nullable or any(member.type is not str for member in members):

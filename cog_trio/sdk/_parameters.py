@@ -47,9 +47,9 @@ class Parameter:
     nullable: bool = False
     """``nullable`` in the document: the annotation admits None, or it is a Secret whose default is None."""
     accepts_null: bool = False
-    """An explicit JSON null passes and `run` sees None (D1): nullable, kind any, or a default of None."""
+    """An explicit JSON null passes and `run` sees None: nullable, kind any, or a default of None."""
     required: bool = True
-    """Leaving it out is a fault. The document may list a parameter as required that is not (W11)."""
+    """Leaving it out is a fault. The document may list a parameter as required that is not."""
     listed: bool = True
     """Stands in the document's ``required``."""
     inject_null: bool = False
@@ -61,7 +61,7 @@ class Parameter:
     choices: tuple[Any, ...] | None = None
     """The JSON values that are allowed, whichever way they were given (choices, Literal, Enum)."""
     default: Any = field(default=MISSING, repr=False)  # it may be a secret
-    """As the author wrote it, never to be handed out itself (W2): `MISSING`, or any Python value."""
+    """As the author wrote it, never to be handed out itself: `MISSING`, or any Python value."""
     positional: bool = False
     """Positional-only: goes into ``args``."""
     python_name: str = ""

@@ -37,7 +37,7 @@ class BaseModel:
     """Base of structured outputs.
 
     Raises (when subclassed):
-      TypeError: if the first base is no `BaseModel`, a further one is a dataclass, or a keyword is unknown.
+      TypeError: if the first base is not a `BaseModel`, a further one is a dataclass, or a keyword is unknown.
       ValueError: for ``auto_dataclass=False`` below a class that was converted.
     """
 
@@ -91,7 +91,7 @@ class BaseModel:
         """An instance from a mapping of its fields; nothing is checked.
 
         Raises:
-          TypeError: if ``obj`` is no mapping, a field is missing, or one is unknown.
+          TypeError: if ``obj`` is not a mapping, a field is missing, or one is unknown.
         """
         if isinstance(obj, cls):
             return obj
@@ -166,7 +166,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def is_class_variable(annotation: Any, space: Namespace) -> bool:
-    """Whether an annotation in a class body is no field: ``ClassVar``, ``InitVar``."""
+    """Whether an annotation in a class body is not a field: ``ClassVar``, ``InitVar``."""
     text = annotation if isinstance(annotation, str) else str(annotation)
     if "ClassVar" not in text and "InitVar" not in text:
         return False

@@ -10,7 +10,7 @@ The worker makes one `Scope` a run and names the code that belongs to it::
         scope.close()                              # from here it does nothing, wherever user code has kept it
 
 A scope is found through a context variable. Where that is unset (a thread that the model made), `set_fallback` names
-who is asked (D24: the worker answers only with one slot and one active prediction); else there is an inert scope.
+who is asked. The worker answers only when it has one slot and one active prediction; else there is an inert scope.
 Modes, names, values and the type of each metric are checked here, in the user's stack, before ``record`` is called;
 what ``record`` raises, the user sees. ``record`` gets plain JSON data that nobody else holds.
 """
@@ -51,7 +51,7 @@ class MetricRecorder:
         """Record a metric.
 
         Raises:
-          TypeError: for an unknown mode, a value that is no JSON data, or one of another kind than the metric has.
+          TypeError: for an unknown mode, a value that is not JSON data, or one of another kind than the metric has.
           ValueError: for a bad name, NaN or infinity.
         """
         if mode is not None and (not isinstance(mode, str) or mode not in MODES):
@@ -250,7 +250,7 @@ def _plain(key: str, value: Any) -> Any:
         if not all(isinstance(name, str) for name in value):
             raise TypeError(f"metric {key!r}: the keys of a dict must be str")
         return {str.__str__(name): _plain(key, item) for name, item in value.items()}
-    raise TypeError(f"metric {key!r}: {_type(value)} is no JSON data")
+    raise TypeError(f"metric {key!r}: {_type(value)} is not JSON data")
 
 
 def _text(key: str) -> str:

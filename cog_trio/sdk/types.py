@@ -167,7 +167,7 @@ class URLPath(Path):
     def __reduce__(self) -> tuple[Any, ...]:
         return (_url_path, (self.source, self.filename, self.fileobj))
 
-    # What is derived from it (a parent, a sibling) is no URL any more.
+    # What is derived from it (a parent, a sibling) is not a URL any more.
     if sys.version_info >= (3, 12):
 
         def with_segments(self, *segments: Any) -> Path:  # type: ignore[override]

@@ -22,7 +22,7 @@ from cog_trio.config.cog_yaml import FILE, BadModel, Config, load_config
 from cog_trio.server.early_worker import EarlyWorker
 
 NAME: Final = "cog_trio.server.http"
-NO_MODEL: Final = 1  # exit code (D38)
+NO_MODEL: Final = 1  # exit code
 
 
 @click.command(cls=options.ServerCommand, context_settings={"help_option_names": ["-h", "--help"]})

@@ -95,7 +95,7 @@ async def open_service(
     try:
         async with AsyncExitStack() as stack:
             if isinstance(worker, WorkerProcess):
-                stack.enter_context(worker)  # killed and reaped on every way out, also if it is never adopted (D46)
+                stack.enter_context(worker)  # killed and reaped on every way out, also if it is never adopted
             try:
                 workspace = await stack.enter_async_context(open_workspace())
             except OSError as error:
@@ -112,7 +112,7 @@ async def open_service(
             nursery.cancel_scope.cancel()
     except (trio.Cancelled, BaseExceptionGroup) as caught:
         ours = caught.split(trio.Cancelled)[1] if isinstance(caught, BaseExceptionGroup) else None
-        if ours is not None and ours.split(Exception)[1] is None:  # KeyboardInterrupt and the like are no fault
+        if ours is not None and ours.split(Exception)[1] is None:  # KeyboardInterrupt and the like are not faults
             raise ServiceBroken(f"the service failed: {ours!r}") from caught
         if ours is not None or failure is None or isinstance(failure, trio.Cancelled):
             raise

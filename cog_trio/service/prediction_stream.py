@@ -1,7 +1,7 @@
 """The events of one prediction for a program that embeds the service: typed records, decoded values.
 
 ``PredictionStream`` is a subscription of stream.py, read one event at a time. What it takes at once is bounded
-(``stream.BATCH``), so a reader that is slow slows the model (D12).
+(``stream.BATCH``), so a reader that is slow slows the model.
 """
 
 from __future__ import annotations

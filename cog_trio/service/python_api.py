@@ -60,7 +60,7 @@ class PythonAPI:
           InvalidInput, NotReady, NotOffered, AlreadyRunning, AtCapacity, QueueTimedOut: it was refused.
           WorkerDied, PredictionTimedOut, ServiceEnded, PredictionLost: it was cut short; the error has the prediction.
           OSError: a file among the inputs can't be read.
-          TypeError, ValueError: an input is no JSON value, the id is none, the context has other things than texts.
+          TypeError, ValueError: an input is not a JSON value, the id is malformed, or the context holds non-strings.
 
         Cancellation: the prediction is cancelled, and Cancelled goes on when the model has stopped, ``STOP_LIMIT``
         later at most; a slot that is not free by then is free once it does stop.
@@ -162,7 +162,7 @@ async def encode_input(input: Mapping[str, Json] | None) -> bytes:
 
     Raises:
       OSError: if a file can't be read; the text names it.
-      TypeError: if a value is no JSON, nor like it.
+      TypeError: if a value is not JSON, nor like it.
     """
     values = dict(input or {})
     with suppress(_HasFiles):
@@ -191,7 +191,7 @@ def local_path(url: str) -> Path:
     """The place of a file that stands in an output as a ``file:`` URL: see ``output_folder`` of ``open_service``.
 
     Raises:
-      ValueError: if it is no such URL.
+      ValueError: if it is not such a URL.
     """
     parts = urlsplit(url)
     if parts.scheme != "file" or parts.netloc:

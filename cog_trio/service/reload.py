@@ -1,5 +1,5 @@
-"""The model anew, in the same service: what runs may finish, then its workers leave, and others start on what is there
-now.
+"""Reload the model in the same service: running predictions may finish, then its workers end, and new ones start on the
+files that are there now.
 
 From the moment it is asked for nothing new is begun: health is STARTING and creates are refused, while those who wait
 in the queue go on waiting. What is in flight gets the drain grace, as at a shutdown. Old and new workers never live
@@ -61,7 +61,7 @@ class Reload:
         self._scope.cancel()
 
     def ask(self, new_workers: NewWorkers) -> None:
-        """Have the model started anew: in this step health becomes STARTING. Repeats are fine, and after ``close``
+        """Have the model started again: in this step health becomes STARTING. Repeats are fine, and after ``close``
         nothing comes of it."""
         self._wanted = new_workers
         if self._at_work or self._closed:

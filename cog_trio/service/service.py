@@ -5,7 +5,7 @@ registering a prediction and taking its permit are one step. Out come prediction
 show. Its nursery holds one task a worker, one for each prediction that has to wait, and a few short ones; none
 outlives the block of ``open_service``, which yields at once: setup goes on beside, and health says STARTING.
 
-A prediction runs here, a request only watches it (D4). The last worker that ends unasked makes health DEFUNCT before
+A prediction runs here, a request only watches it. The last worker that ends unasked makes health DEFUNCT before
 its predictions fail; the service lives on and answers. What waits for predictions on behalf of a program stands in
 python_api.py, and what is told of all this in service_events.py.
 """
@@ -337,23 +337,23 @@ class PredictionService(PythonAPI):
         return self._watchers.join(prediction)
 
     def watch(self, prediction: Prediction) -> AbstractContextManager[None]:
-        """Be one of those who wait for a prediction (D4); nothing may be awaited between creating and watching it."""
+        """Be one of those who wait for a prediction; nothing may be awaited between creating and watching it."""
         return self._watchers.watch(prediction)
 
     def follow(self, prediction: Prediction, after: str | None = None) -> Subscription:
-        """Follow the events of a prediction, running or finished, and keep it alive by that (D4): use it in a
+        """Follow the events of a prediction, running or finished, and keep it alive by that: use it in a
         ``with`` block. Nothing may be awaited between creating and following it.
 
         ``after`` is the id of the last event that the client has seen.
 
         Raises:
-          OtherRun: if that is no event of this run.
+          OtherRun: if that is not an event of this run.
           TooManyFollowers: if so many follow it already.
         """
         return self._watchers.follow(prediction, after)
 
     def creator_left(self, prediction: Prediction) -> None:
-        """Who created it by a stream has left and does not come back (D4)."""
+        """Who created it by a stream has left and does not come back."""
         self._watchers.creator_left(prediction)
 
     def cancel(self, id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Who keeps a run alive (D4).
+"""Who keeps a run alive.
 
 A run that was created by a request that waits lives as long as somebody waits for it; one that was created by a
 stream, also as long as somebody follows its events, and for a grace after that, so that a follower whose connection

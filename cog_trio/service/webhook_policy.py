@@ -1,7 +1,7 @@
 """The rules of webhooks, as functions of what is known: no I/O, no clock of their own, no chance.
 
 ``Progress`` decides when a receiver hears of what a prediction puts out and prints: the first output at once, from
-then on at most one update an interval, whatever there is by then (D13). Serialising comes after that decision, so the
+then on at most one update an interval, whatever there is by then. Serialising comes after that decision, so the
 traffic of one prediction grows with its time and its size, never with the number of its chunks.
 
 The rest is what one request needs: its headers and its signature (Standard Webhooks), where a redirect leads and
@@ -46,7 +46,7 @@ class Progress:
         self._last = -math.inf  # the start of the last update
 
     def note(self, *, output: bool = False, logs: bool = False) -> None:
-        """Something has come; what the receiver did not ask for is no news."""
+        """Something has come; what the receiver did not ask for is nothing new."""
         if output and self._output:
             self.news = True
             self._first = not self._told_output
@@ -108,7 +108,7 @@ def is_retried(status: int | None) -> bool:
 
 
 def redirect(url: str, location: str | None) -> str | None:
-    """Where a redirect leads; None if that is no place for a webhook."""
+    """Where a redirect leads; None if that is not a place for a webhook."""
     if location is None:
         return None
     try:

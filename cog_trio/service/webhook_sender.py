@@ -177,7 +177,7 @@ class Webhooks:
     network.
 
     Raises:
-      ValueError: if ``secret`` is no base64.
+      ValueError: if ``secret`` is not base64.
     """
 
     def __init__(

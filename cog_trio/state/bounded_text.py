@@ -2,7 +2,7 @@
 
 Pieces are appended as they come and joined when somebody looks; the join is kept, so that looking often at a
 long text does not copy it each time it has not grown. What goes beyond the limit is counted and dropped, and
-one mark says so in the text itself (D25). A limit of 0 keeps nothing but the mark.
+one mark says so in the text itself. A limit of 0 keeps nothing but the mark.
 """
 
 from __future__ import annotations

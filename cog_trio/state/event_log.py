@@ -7,10 +7,10 @@ of a batch, and then takes all that is there.
 
 What is kept: the last ``capacity`` events for those who come later, and beyond that what a follower who is here has
 still to get, as long as it is not more than ``LAG`` bytes behind. Who falls further behind is told how many events
-it lost, and goes on with what is there (W33). The end of the run is state rather than an event: it is never lost.
+it lost, and goes on with what is there. The end of the run is state rather than an event: it is never lost.
 
 The only follower of a run that was created to be streamed slows the run instead: ``wait_room`` is where the reader
-of its slot stands while that follower is too far behind, for as long as it makes some progress (D12).
+of its slot stands while that follower is too far behind, for as long as it makes some progress.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class EventLog:
         ``on_leave`` is called when the subscription is closed, after that.
 
         Raises:
-          OtherRun: if ``after`` is no event of this run.
+          OtherRun: if ``after`` is not an event of this run.
           TooManyFollowers: if there are so many already.
         """
         floor, seen = self._floor(), 0

@@ -1,7 +1,7 @@
 """The health of a worker: its life as a table, the setup result, and what the health route shows.
 
 ``NEXT`` has the stored states only. BUSY is computed from the slots and UNHEALTHY lies over READY and BUSY for
-one answer; neither is ever stored. READY and the finished setup result are published by one step (W29), so that
+one answer; neither is ever stored. READY and the finished setup result are published by one step, so that
 nobody sees the one without the other. The texts of causes come from whoever found them.
 
 Setup logs have the reference's form, one line each: ``[coglet::setup] text`` is what the model printed,

@@ -6,14 +6,14 @@ import unicodedata
 from typing import Final
 from urllib.parse import urlsplit
 
-MAX_ID: Final = 256  # bytes in UTF-8 (D9)
+MAX_ID: Final = 256  # bytes in UTF-8
 BAD_ID: Final = f"must be 1 to {MAX_ID} bytes without control characters"
 MAX_URL: Final = 8 * 2**10  # bytes in UTF-8: it is kept as long as the prediction
 BAD_WEBHOOK: Final = f"must be an absolute http or https URL of at most {MAX_URL} bytes"
 
 
 def is_id(text: str) -> bool:
-    """D9: any text of 1 to 256 bytes without control characters."""
+    """Whether it can be an id: any text of 1 to 256 bytes without control characters."""
     if text.isascii():
         return 0 < len(text) <= MAX_ID and text.isprintable()
     try:

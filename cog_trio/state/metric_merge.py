@@ -12,7 +12,7 @@ from typing import Final
 from cog_trio.bridge.protocol import Json, MetricMode
 
 MAX_DEPTH: Final = 200  # levels of one value; JSON readers give up between 100 and 1000
-MAX_INTEGER: Final = 10**4300  # what is shorter can be written as JSON (D15)
+MAX_INTEGER: Final = 10**4300  # what is shorter can be written as JSON
 TOO_LARGE: Final = "the sum is too large"
 
 

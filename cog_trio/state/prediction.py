@@ -7,7 +7,7 @@ which waits on its behalf, later that of its slot's task. ``cancel`` is synchron
 between two scopes is seen by the next one.
 
 Outputs stay the worker's own bytes (``msgspec.Raw``): one list of them is the single copy, spliced into every
-reply. A place can be reserved for a file that is still being read, so that the order is the model's (W50).
+reply. A place can be reserved for a file that is still being read, so that the order is the model's.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class Prediction:
         self._show()
 
     def _show(self) -> None:
-        """Make events of the outputs up to the first pending one: their order is the model's (W34)."""
+        """Make events of the outputs up to the first pending one: their order is the model's."""
         while self._shown < len(self._outputs) and (output := self._outputs[self._shown]) is not None:
             self.event_log.output(self._shown, len(memoryview(output)))
             self._shown += 1

@@ -53,7 +53,7 @@ def parts(pieces: Pieces) -> Iterator[bytes]:
 
 
 class Packed(Sequence[msgspec.Raw]):
-    """Values that change no more, kept as the JSON array of them; each is made anew when it is asked for."""
+    """Values that change no more, kept as the JSON array of them; each is made again when it is asked for."""
 
     __slots__ = ("_ends", "array")
 

@@ -1,4 +1,4 @@
-"""Why a prediction is not created: one error a reason, each with its text for the client, in one place (D14)."""
+"""Why a prediction is not created: one error a reason, each with its text for the client, in one place."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SetupFailed(NotReady):
 
 
 class NotOffered(Rejected):
-    """The model has no function of this kind (W26)."""
+    """The model has no function of this kind."""
 
     def __init__(self, id: str | None, absence: str) -> None:
         super().__init__(id, absence)

@@ -1,4 +1,4 @@
-"""Finished predictions, kept for a while so that they can be read (D6).
+"""Finished predictions, kept for a while so that they can be read.
 
 Bounded by count, by age and by bytes, whichever is least. When bytes run short the inputs go first, oldest
 first, then whole predictions; one that alone is over the limit is not kept, and takes no other's place. Age is
@@ -66,7 +66,7 @@ class RetainedPredictions:
         return None if kept is None else kept.prediction
 
     def forget(self, id: str) -> None:
-        """Drop the one of this id, when there is one: the id runs anew."""
+        """Drop the one of this id, when there is one: the id runs again."""
         if (kept := self._kept.pop(id, None)) is not None:
             self.size -= kept.size
 

@@ -81,7 +81,7 @@ class WorkerStarted(ServiceEvent, frozen=True):
     """A worker process was started; setup begins."""
 
     worker: int  # its number
-    pid: int | None  # None: it is no process
+    pid: int | None  # None: it is not a process
 
 
 class WorkerDescribed(ServiceEvent, frozen=True):

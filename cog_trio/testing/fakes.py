@@ -1,4 +1,4 @@
-"""A worker that is no process: it speaks real frames over memory streams, and does what a test tells it to.
+"""A worker that is not a process: it speaks real frames over memory streams, and does what a test tells it to.
 
 ``FakeWorker`` is both ends. As a ``Link`` it is what the orchestrator adopts. As a script it is the worker's side:
 ``say`` and ``send`` put messages on the control channel and on a slot, ``next_control`` and ``next_predict`` wait for
@@ -313,7 +313,7 @@ async def eof(worker: FakeWorker, run: Predict) -> None:
 
 
 async def garbage(worker: FakeWorker, run: Predict) -> None:
-    """Sends what is no message."""
+    """Sends what is not a message."""
     worker.slots[run.slot].up.put(GARBAGE)
     await trio.sleep_forever()
 

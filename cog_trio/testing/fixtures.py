@@ -63,7 +63,7 @@ class StartService(Protocol):
 
 
 class FakeWorkers(Protocol):
-    """``async with fake_worker(answer("hi")) as worker:`` a worker that is no process, see ``open_scripted_worker``."""
+    """``async with fake_worker(answer("hi")) as worker:`` a worker without a process, see ``open_scripted_worker``."""
 
     def __call__(
         self,

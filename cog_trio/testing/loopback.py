@@ -168,7 +168,7 @@ async def open_loopback(server: L) -> AsyncIterator[L]:
 
     Raises:
       RuntimeError: outside of trio, or with a fake clock.
-      BaseExceptionGroup: if a reply can't be sent because it is no HTTP. What the block raises passes unchanged.
+      BaseExceptionGroup: if a reply can't be sent because it is not HTTP. What the block raises passes unchanged.
     """
     need_real_time("a loopback server")
     async with open_helpers() as nursery:

@@ -127,7 +127,7 @@ def start_service(open_service: OpenService) -> StartService:
 
 @pytest.fixture
 def fake_worker() -> Iterator[FakeWorkers]:
-    """A worker that is no process, for services of this process: ``async with fake_worker(answer("hi")) as worker:``.
+    """A worker without a process, for services of this process: ``async with fake_worker(answer("hi")) as worker:``.
 
     ``fake_worker(behaviour, *, concurrency, healthcheck, document)``; hand it to ``open_service(worker=worker)``. It
     speaks real frames over memory streams, and a test that uses it has a fake clock: hours pass at once. Behaviours

@@ -49,7 +49,7 @@ class Events:
 
         Raises:
           EOFError: behind the last one, or if the connection ends.
-          AssertionError: if the reply is no stream; its text is in the error.
+          AssertionError: if the reply is not a stream; its text is in the error.
         """
         while True:
             while (end := self._text.find(b"\n\n")) < 0:

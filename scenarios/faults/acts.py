@@ -131,7 +131,7 @@ async def join_one(life: Life, rng: random.Random) -> None:
     async with trio.open_nursery() as nursery:
         for number in range(several):
             nursery.start_soon(leaver if number < leavers else stayer)
-    del life.ledger.runs[run.id]  # who came late has had it run anew: its end is another one by now
+    del life.ledger.runs[run.id]  # who came late has had it run again: its end is another one by now
 
 
 async def follow_one(life: Life, rng: random.Random) -> None:

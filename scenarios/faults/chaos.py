@@ -29,7 +29,7 @@ MODELS: Final = {"chaos.py": 1, "chaos_async.py": 4, "chaos_async.py:Trio": 4}  
 LIVES: Final = ("calm", "sigterm", "shutdown", "kill worker", "kill server", "lose worker", "stick", "freeze")
 RESPAWNS: Final = ("lose worker", "stick", "freeze")
 KILLED_BY_CANCEL: Final = ("stick", "freeze")
-CLOSES: Final = Reply(headers=(("connection", "close"),))  # a pool of idle connections is no leak
+CLOSES: Final = Reply(headers=(("connection", "close"),))  # a pool of idle connections is not a leak
 STARTED: Final = (acts.wait_for_one, acts.start_one, acts.follow_one, acts.cancel_one)  # once, before all is counted
 ACTS: Final[Mapping[Act, int]] = {
     acts.wait_for_one: 24,

@@ -18,7 +18,7 @@ from cog_trio.testing.helper_tasks import open_helpers
 from cog_trio.testing.loopback import Loopback, Reply
 from scenarios.faults.plans import Plan, placed
 
-_CLOSES: Final = (("connection", "close"),)  # a pool of idle connections is no leak
+_CLOSES: Final = (("connection", "close"),)  # a pool of idle connections is not a leak
 FETCH: Final = {
     "served": Reply(headers=_CLOSES),
     "slow": Reply(delay=0.2, headers=_CLOSES),
@@ -32,7 +32,7 @@ UPLOAD: Final = {
     "cut": Reply(closes=True),
     "refuses": Reply(403, headers=_CLOSES),
 }
-NONSENSE: Final = (  # what receivers of webhooks may answer; all but the first few are no HTTP
+NONSENSE: Final = (  # what receivers of webhooks may answer; all but the first few are not HTTP
     b"HTTP/1.1 429 Later\r\nretry-after: 99999999999999999999\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
     b"HTTP/1.1 503 Later\r\nretry-after: " + b"9" * 5_000 + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
     b"HTTP/1.1 503 Later\r\nretry-after: -1e999\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",

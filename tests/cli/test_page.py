@@ -1,4 +1,4 @@
-"""docs/reference/command-line.md tells every command, and every flag of it that is no row of the settings."""
+"""docs/reference/command-line.md tells every command, and every flag of it that is not a row of the settings."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Outcome:
 
     @property
     def indexes(self) -> list[int]:
-        """Of the outputs that are no files, as they came."""
+        """Of the outputs that are not files, as they came."""
         found: list[int] = []
         for frame in self.frames:
             if isinstance(frame, OutputBatch):

@@ -106,4 +106,4 @@ def _own_runtime(folder: Path) -> str:
 def _check_runtime(folder: Path, runtime: str) -> None:
     inside = not runtime.startswith("/") and ".." not in Path(runtime).parts
     if not runtime.isprintable() or (runtime.endswith(".whl") and not (inside and (folder / runtime).is_file())):
-        raise click.BadParameter(f"{runtime!r} is no wheel inside of {folder}", param_hint="--runtime")
+        raise click.BadParameter(f"{runtime!r} is not a wheel inside of {folder}", param_hint="--runtime")

@@ -57,7 +57,7 @@ def base_of(build: Build, image: Image) -> str:
 
 def _parts(build: Build, image: Image) -> Iterator[list[str]]:
     yield [
-        f"{HEADER} It is a stand-in for `cog build`: write it anew after a",
+        f"{HEADER} It is a stand-in for `cog build`: write it again after a",
         f"# change of {FILE} or of the requirements; what it leaves out stands in docs/how-to/container.md.",
         "# hadolint global ignore=DL3059",  # steps stay apart: each is a layer that is kept while it does not change
         f"FROM {base_of(build, image)}",

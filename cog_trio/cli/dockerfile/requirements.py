@@ -102,7 +102,7 @@ def read_packages(folder: Path, mark: SourceMark | None) -> Requirements:
     """Read a list of requirements, which may have options of pip behind them or as items of their own.
 
     Raises:
-      BadFile: it is no such list, or something in it can't be installed in an image.
+      BadFile: it is not such a list, or something in it can't be installed in an image.
     """
     requirements: dict[str, None] = {}
     options: dict[str, None] = {}

@@ -40,7 +40,7 @@ REST: Final = {"deprecated": "{} deprecated (may stay)", "hint": "{} to look at"
 def command(model: str, fix: bool, setup: bool, config_file: str | None) -> int:
     """Check MODEL: does it load, and what should be changed?
 
-    MODEL is named as for serve. Exit code 1 if it can't be served as it is; old names and hints are no problem.
+    MODEL is named as for serve. Exit code 1 if it can't be served as it is; old names and hints are not problems.
     """
     from cog_trio.cli.dockerfile.missing_package import missing_package_advice
     from cog_trio.cli.doctor.findings import PROBLEM

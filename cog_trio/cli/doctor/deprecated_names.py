@@ -333,7 +333,7 @@ def older_key(path: Path) -> Iterator[Finding]:
     """A finding if the document says ``predict``, with the edit that says ``run``.
 
     Raises:
-      BadFile: it is no YAML.
+      BadFile: it is not YAML.
     """
     mark = read_yaml(path).fields().get("predict")
     if mark is None or mark.empty:

@@ -37,7 +37,7 @@ class PythonSource:
     """One file.
 
     Raises:
-      OSError, SyntaxError, ValueError: it can't be read or is no Python.
+      OSError, SyntaxError, ValueError: it can't be read or is not Python.
     """
 
     def __init__(self, path: Path, shown: str) -> None:

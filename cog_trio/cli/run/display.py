@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cog_trio.cli.run.run_request import RunOptions
 
 PIECE: Final = 2**18  # bytes of a file that are read at a time
-DONE: Final = 0  # exit codes (D38)
+DONE: Final = 0  # exit codes
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 NOBODY_READS: Final = 141  # what a shell shows for a program that SIGPIPE ended
@@ -142,7 +142,7 @@ class Display:
         whole = isinstance(value, str)
         value = await self._replace(value, self._form.schema)
         if value is None or ((self._form.files or whole) and self._files.written):
-            return  # the place of a file is said, and its name is no output
+            return  # the place of a file is said, and its name is not an output
         if isinstance(value, str):
             await self._show_text(value, ".txt")
         else:

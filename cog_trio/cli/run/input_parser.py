@@ -74,7 +74,7 @@ def json_object(text: str, read: Read) -> dict[str, Any]:
     """The object of ``--json``: the text itself, ``@file``, ``@-`` or ``-`` for stdin.
 
     Raises:
-      ValueError: it can't be read, or is no JSON object; the text is for the user.
+      ValueError: it can't be read, or is not a JSON object; the text is for the user.
     """
     source = text[1:] if text.startswith("@") else text if text == "-" else None
     where = "--json" if source is None else f"--json: {_named(source)}"
@@ -356,7 +356,7 @@ def _json_list(text: str) -> list[Any] | None:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def resolved(field: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ Setup's text and what the model prints go to stderr as they come. Output files c
 service puts them into a folder of ours, from where they are moved to their places. Ctrl-C cancels the run and shows
 what its clean-up prints; a second one kills the worker. Leaving the service ends and reaps the worker on every way.
 
-This module imports the rest of the package, so it is imported only after the worker was spawned (D46).
+This module imports the rest of the package, so it is imported only after the worker was spawned.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class OutputNames:
         return next(path for path in paths if path not in taken)
 
     def write(self, data: bytes, suffix: str) -> Path:
-        """What is no file: a text or JSON, where ``-o`` says.
+        """What is not a file: a text or JSON, where ``-o`` says.
 
         Raises:
           BadOutput: it can't be written.
@@ -168,7 +168,7 @@ def check_destination(destination: str | None) -> str | None:
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     if not parent.is_dir():
-        return f"{parent} is no folder"
+        return f"{parent} is not a folder"
     if not os.access(parent, os.W_OK) or (base.exists() and not os.access(base, os.W_OK)):
         return f"{base} can't be written: no permission"
     return None

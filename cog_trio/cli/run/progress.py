@@ -95,7 +95,7 @@ class RichProgressLine:
         return made
 
     def _seconds(self) -> str:
-        """How long this has been waited for; the spinner is made anew whenever text came between."""
+        """How long this has been waited for; the spinner is made again whenever text came between."""
         minutes, seconds = divmod(int(time.monotonic() - self._since), 60)
         return f"{minutes}:{seconds:02}"
 

@@ -94,13 +94,13 @@ class RemoteServer:
             raise ServerGone(f"{self.url} can't be reached: {error_reason(error)}") from error
         if response.status_code == 404:
             raise ServerRefused(
-                f"{self.url} has no openapi.json: it is no server of cog-trio or Cog, or a route of one"
+                f"{self.url} has no openapi.json: it is not a server of cog-trio or Cog, or a route of one"
             )
         if response.status_code != 200:
             raise refusal(response.status_code, response.content)
         document = _object(response.content)
         if not isinstance(document.get("paths"), dict):
-            raise ServerRefused(f"{self.url}/openapi.json is no document of a model")
+            raise ServerRefused(f"{self.url}/openapi.json is not a document of a model")
         return document
 
 
@@ -116,7 +116,7 @@ def finished(value: object) -> Mapping[str, Any]:
 
 
 def refusal(status: int, body: bytes) -> ServerRefused:
-    """An answer that is no prediction, in words."""
+    """An answer that is not a prediction, in words."""
     told = _object(body)
     detail = told.get("detail")
     if status == 422 and isinstance(detail, list):

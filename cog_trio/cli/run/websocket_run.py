@@ -1,4 +1,4 @@
-"""A run on another server over a WebSocket: one socket, one run, its events as they come (D44).
+"""A run on another server over a WebSocket: one socket, one run, its events as they come.
 
 Every model is served so, also one that offers no server-sent events. The socket's end is the run's, so a dead client
 leaves nothing behind.

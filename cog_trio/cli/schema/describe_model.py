@@ -4,7 +4,7 @@ A worker imports the model, describes it and ends, before ``setup`` unless that 
 process. ``schema`` shows on stderr what the model prints meanwhile, and the reason when it does not load: the place in
 the model where there is one, then one line. Signals keep their default: if we die, the guardian ends the worker.
 
-This module imports the rest of the package, so it is imported only after the worker was spawned (D46).
+This module imports the rest of the package, so it is imported only after the worker was spawned.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Everything ends in one way: ``service.shutdown()``, called here for SIGINT and S
 ``POST /shutdown``. The service then drains while HTTP still answers; when it has stopped, the server's scope is
 cancelled and the process leaves with 0. A second signal ends the drain at once.
 
-This module imports the rest of the package, so it is imported only after the worker was spawned (D46).
+This module imports the rest of the package, so it is imported only after the worker was spawned.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cog_trio.cli")
 MAX_DESCRIPTORS: Final = 2**20  # more than limit_connections can ask for
-CANNOT_LISTEN: Final = 1  # exit code (D38)
+CANNOT_LISTEN: Final = 1  # exit code
 M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
 LARGE_BLOCK: Final = 2**20  # bytes
 BROKEN: Final = 70  # exit code, of sysexits.h: a fault of the program

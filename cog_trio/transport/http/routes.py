@@ -1,7 +1,7 @@
 """The routes of Cog's API: what is asked of the service, and what its answers look like on the wire.
 
 Predictions and trainings are two families of the same routes; ``route_families.py`` has all in which they differ.
-A create is decided in the order of D7: the body (400, 413, 415, 422), the id in the path against the id in the
+A create is decided in one fixed order: the body (400, 413, 415, 422), the id in the path against the id in the
 body, the join of a running id, 503, 406, then what the service's ``create`` finds (422, 409). From there on the
 prediction is the service's; a synchronous request only watches it, and races that with the end of its client.
 The watcher is gone before the reply is sent, since the end of a request looks the same to it.
@@ -68,7 +68,7 @@ _URLS: Final = {
 
 
 def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *, loopback: bool) -> App:
-    """The ASGI app over a service and its figures. ``loopback``: it is bound to loopback addresses only (D41)."""
+    """The ASGI app over a service and its figures. ``loopback``: it is bound to loopback addresses only."""
     handlers = Handlers(service, settings)
 
     async def converse(headers: dict[bytes, bytes], protocol: str | None, receive: Receive, send: Send) -> None:
@@ -374,7 +374,7 @@ class Handlers:
         return EventStream(request, prediction, subscription)
 
     def _join(self, family: RouteFamily, request: HttpRequest, prediction: Prediction | None) -> Response | Stream:
-        """Follow a prediction that is there already, from where the client left off; it never starts one (D11)."""
+        """Follow a prediction that is there already, from where the client left off; it never starts one."""
         if prediction is None:
             return _refuse(404, GONE, request.id)
         if not (family.streams and self._service.streaming) or prediction.mode is not family.mode:

@@ -6,7 +6,7 @@ id}`` cancels. Every model is served, also one that does not offer server-sent e
 with the status that it would have had over HTTP, and the conversation goes on.
 
 One task listens, one task a followed run sends; all are in the socket's own nursery. The end of the socket ends them,
-and with them the runs that they alone kept alive (D4). When the service drains, the socket is closed as soon as
+and with them the runs that they alone kept alive. When the service drains, the socket is closed as soon as
 nothing is followed on it.
 """
 

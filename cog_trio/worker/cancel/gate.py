@@ -375,7 +375,7 @@ class Gate:
         deaf to that (blocked, or its handler was replaced), set the exception without a signal.
 
         It lands before the main thread can enter code of ours, since each entry there is a place where it would be
-        raised. It does not end a sleep, so it is no substitute where the signal works.
+        raised. It does not end a sleep, so it is not a substitute where the signal works.
         """
         if self.current != run or self.requested != run:
             return

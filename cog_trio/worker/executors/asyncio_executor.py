@@ -1,13 +1,13 @@
 """Runs of an async model: tasks of one asyncio loop in the main thread, as many at once as there are slots.
 
 A run is one task. A cancel is one ``task.cancel()``; the run has ended when its task has, whatever became of the
-CancelledError (W29). Code that blocks the loop is interrupted by the gate's signal: when the loop has not come to
+CancelledError. Code that blocks the loop is interrupted by the gate's signal: when the loop has not come to
 the cancel within ``BLOCKED_AFTER`` the handler raises CancelledError, if the task that runs right then is the one
 that is meant and its user frames are on the stack, or one that its code started. What a signal handler of the model's
 raises reaches the task that is at work; between the steps of tasks it is nobody's (``user_signals.py``).
 
 ``SystemExit`` and ``KeyboardInterrupt`` of a run are its failure, caught before asyncio sees them; those of a stray
-task end ``run_forever``, which is entered again: all other tasks live on (W34).
+task end ``run_forever``, which is entered again: all other tasks live on.
 
 The code of a sync training runs in a thread (``training_thread.py``), for which its task waits.
 """

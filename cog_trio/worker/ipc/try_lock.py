@@ -7,7 +7,7 @@ atomic append, and then ``take`` is tried, in a loop that looks at the queue aga
 turn sees what was put there before he gave it back, and what comes later finds it free.
 
 A turn is also never lost to an exception that comes from outside: the interpreter runs signal handlers after calls,
-so taking is one call inside of ``try``, and giving back is no call at all.
+so taking is one call inside of ``try``, and giving back is not a call.
 """
 
 from __future__ import annotations

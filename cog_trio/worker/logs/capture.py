@@ -2,7 +2,7 @@
 
 Python streams are replaced before user code is imported; descriptors 1 and 2 are pipes. Text with a known owner,
 by the ContextVar ``record.current`` which threads, pools and tasks carry, goes to that run's record. Text without
-one (descriptors, threads born in C or in setup) goes to the only active run where the worker has one slot (D24),
+one (descriptors, threads born in C or in setup) goes to the only active run where the worker has one slot,
 else to the service log, as does all text outside of runs.
 
 The order between Python text and descriptor text is kept: whatever sends text of a Python stream, the end of a line

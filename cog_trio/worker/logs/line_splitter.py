@@ -3,7 +3,7 @@
 Text is given out at each newline and each carriage return, many lines in one piece when they came together. What
 stands after the last of them waits for more, for ``flush``, or for 64 KiB. Bytes are decoded as they come, a
 character that straddles two writes is whole. No piece has more than 64 Ki characters, so it is far below
-``MAX_LOG_PIECE`` however it is escaped. A line over ``MAX_LOG_LINE`` is cut and ends in ``TRUNCATED`` (D25);
+``MAX_LOG_PIECE`` however it is escaped. A line over ``MAX_LOG_LINE`` is cut and ends in ``TRUNCATED``;
 nothing else is ever left out, changed or put in another order.
 """
 

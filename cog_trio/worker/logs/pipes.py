@@ -1,12 +1,12 @@
-"""The read ends of descriptors 1 and 2: text of C code, of child processes, of everything that is no Python stream.
+"""The read ends of descriptors 1 and 2: text of C code, of child processes, of everything that is not a Python stream.
 
 Two readers share them under one lock. The I/O thread's ``pump`` waits for text and stops reading while what it
 feeds is full, so a child that writes faster than the parent takes is blocked by the kernel: nothing is dropped.
 Any other thread may ``drain`` what is there now: before its own text, so that the order of a log is the order in
-which it was written, and before a run's terminal frame, so that the run's log is whole (W43).
+which it was written, and before a run's terminal frame, so that the run's log is whole.
 
-Bytes are decoded as they come and cut as other text is; an unfinished line goes after 200 ms or 64 KiB (W44). Whose
-text it is, is decided when it is read (D24).
+Bytes are decoded as they come and cut as other text is; an unfinished line goes after 200 ms or 64 KiB. Whose
+text it is, is decided when it is read.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A record takes what the code of its run writes, from any thread, cuts it into pieces (``line_splitter.py``) and sends
 them as LogLine on the slot's socket, in the order in which their lines were ended. ``finish`` sends what waits and
 closes the record: from then on not one frame leaves it, and what a late thread still writes goes to the service log
-under the run's id, never into another run (W42).
+under the run's id, never into another run.
 
 A line leaves at once, until a run prints so many so fast that sending costs more than printing: a token bucket lets 32
 lines go, and one more a millisecond; further ones of standard output wait for the next that goes, or for ``send_late``
@@ -71,7 +71,7 @@ _STDOUT: Final = LogSource.STDOUT  # the lookup on the enumeration costs 50 ns
 Item: TypeAlias = str | bytes | tuple[str, ...] | None
 """Text to cut, pieces that are cut already, or (None) a flush."""
 Frame: TypeAlias = bytearray
-"""An encoded message of the run that is no text."""
+"""An encoded message of the run that is not text."""
 
 
 class TextLog(ABC):

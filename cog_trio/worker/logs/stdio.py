@@ -1,6 +1,6 @@
 """What user code sees as ``sys.stdout`` and ``sys.stderr``: complete text streams that hand text to a router.
 
-They do what a text stream on a descriptor does (W46), with these differences: ``close`` and ``detach`` leave them
+They do what a text stream on a descriptor does, with these differences: ``close`` and ``detach`` leave them
 working, since handlers and progress bars keep them for the worker's life; lone surrogates are written by
 backslashreplace; ``encoding`` stays UTF-8. ``buffer`` takes bytes and routes them like text.
 

@@ -1,4 +1,4 @@
-"""Makes threads and thread pools carry the run of whoever started the work (W42).
+"""Makes threads and thread pools carry the run of whoever started the work.
 
 ``asyncio`` and ``trio`` tasks carry their context by themselves; ``threading.Thread`` (before Python 3.14) and
 ``ThreadPoolExecutor`` don't. Only the context variables that are named to ``carry`` are passed on: others are the

@@ -1,8 +1,8 @@
-"""The user's health check: beside the control path, never in it, and five seconds at most (W32, W64).
+"""The user's health check: beside the control path, never in it, and five seconds at most.
 
 A coroutine function of an async or trio model runs on its loop; every other check runs in one thread, made at the first
 one. A check that hangs keeps its thread or task: until it has ended, all that come after are answered "timed out"
-at once. ``None`` and truthy results are healthy, everything else is not (D32).
+at once. ``None`` and truthy results are healthy, everything else is not.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def sources(parameters: Iterable[Parameter], given: Mapping[str, Json]) -> list[
 def coerce(parameters: Iterable[Parameter], given: Mapping[str, Json], files: Files) -> dict[str, Any]:
     """What ``run`` gets for the given inputs, and for left-out ones whose default had to be downloaded.
 
-    Other defaults are the caller's to fill in. Names that are no parameters pass as they are (``**kwargs``).
+    Other defaults are the caller's to fill in. Names that are not parameters pass as they are (``**kwargs``).
 
     Raises:
       InputError: if a value has no form that the parameter takes.

@@ -125,7 +125,7 @@ def load_model(ref: str | None, *, train: bool = False, max_concurrency: int | N
 
     Raises:
       BaseException: whatever user code raises while it is imported; FileNotFoundError, AttributeError, TypeError or
-        ValueError, telling what to write instead, if it is no model.
+        ValueError, telling what to write instead, if it is not a model.
     """
     models = load_models(None if train else ref, ref if train else None, max_concurrency=max_concurrency)
     model = models.train if train else models.predict
@@ -255,7 +255,7 @@ def _read(file: str) -> dict[str, Any]:
     with open(file, encoding="utf-8") as source:
         found = json.load(source)
     if not isinstance(found, dict):
-        raise ValueError(f"{file} is no OpenAPI document")
+        raise ValueError(f"{file} is not an OpenAPI document")
     return found
 
 

@@ -8,9 +8,9 @@ Most items are plain: text, numbers, lists and dicts of them. For those a scan i
 that the encoder may take them as they are; all else is rebuilt by the table. The encoder alone won't do: it turns
 bytes into base64, NaN silently into null, and a dataclass with a secret in it into the secret.
 
-Files inside a larger value are the parent's to take too (W51): the value travels with a null at each of their
+Files inside a larger value are the parent's to take too: the value travels with a null at each of their
 places, beside it the places as byte offsets, so that the parent puts its strings in without decoding anything. A
-yielded file is copied into the run's folder, because a generator may overwrite it while the parent reads (W68);
+yielded file is copied into the run's folder, because a generator may overwrite it while the parent reads;
 returned ones stay where they are.
 """
 
@@ -79,7 +79,7 @@ class OutputEncoder:
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self.not_finite = False  # a NaN or infinity became null (D15): ``NOT_FINITE`` belongs into the logs
+        self.not_finite = False  # a NaN or infinity became null: ``NOT_FINITE`` belongs into the logs
         self._folder = folder
         self._made = 0
         self._yielded = False
@@ -131,7 +131,7 @@ class OutputEncoder:
 
     def _file(self, value: Any) -> FileItem | None:
         if isinstance(value, (URLPath, Enum)):
-            return None  # the URL is the output (W69)
+            return None  # the URL is the output
         if isinstance(value, os.PathLike):
             path = _absolute(value)
             _check_readable(path)

@@ -1,4 +1,4 @@
-"""The guardian: ends the worker's group when the parent or the worker is gone (D29).
+"""The guardian: ends the worker's group when the parent or the worker is gone.
 
 A worker whose C code holds the GIL can't see that its parent was killed, and a parent-death signal ends the worker
 alone, not its children. So a small process is forked before anything heavy is imported. It stays in the worker's

@@ -7,9 +7,9 @@ runs the model (``slot_reader.py``), and what its runs send they write themselve
 A task that serves one thing (a run's files, a cancel, a check, a slot) is started by ``start_task``: a fault in it
 is that thing's alone. The rest of this thread has the state of everyone, and a fault there ends the process.
 
-A parent that breaks the protocol is told so, never ignored (W15): on a slot by Failed, which makes that slot
+A parent that breaks the protocol is told so, never ignored: on a slot by Failed, which makes that slot
 unusable; on the control channel by Fatal, after which the worker ends. The end of the control channel, in any
-state, kills the worker's process group: nobody is left to work for (W8).
+state, kills the worker's process group: nobody is left to work for.
 """
 
 from __future__ import annotations

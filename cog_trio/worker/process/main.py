@@ -3,7 +3,7 @@
 Everything that user code may touch is in place before the first line of it is imported: captured streams, the gate,
 the I/O thread that hears the parent. What fails up to Ready is said as Failed, with the traceback as the last of the
 setup's log, and the worker leaves with status 0. It always leaves through the normal end of the interpreter, so that
-``atexit`` handlers run and are heard (D30); the I/O thread outlives them and is stopped after the last of them.
+``atexit`` handlers run and are heard; the I/O thread outlives them and is stopped after the last of them.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class StrayExceptions:
 
 
 def _keep_alive() -> None:
-    """Only the parent ends the worker (W12): a signal to the whole group, or to us, does nothing.
+    """Only the parent ends the worker: a signal to the whole group, or to us, does nothing.
 
     A handler, not SIG_IGN: that would be inherited by the programs that the model starts.
     """

@@ -1,6 +1,6 @@
 """What a run returned or yielded, on its way to the slot's socket; and what is said about how it failed.
 
-One value or many: lists, tuples and iterators go item by item, ``None`` alone is no item at all, everything else is
+One value or many: lists, tuples and iterators go item by item, ``None`` alone is not an item, everything else is
 one. ``look_at`` and the methods of ``Items`` run code of the user's and belong inside ``gate.user_code``; ``frame``
 and ``keep`` do not.
 """
@@ -48,7 +48,7 @@ class Items:
     """A result that goes item by item.
 
     ``next`` and ``throw`` take small items until it is time to send them, and give ``DUE``, or ``END``, or an item that
-    is no small one, encoded. They and ``close`` are async functions where ``is_async``.
+    is not a small one, encoded. They and ``close`` are async functions where ``is_async``.
     """
 
     def __init__(self, outputs: OutputSender, result: Any, *, is_async: bool, awaits: bool) -> None:
@@ -133,7 +133,7 @@ def _is_async_stream(result: object) -> bool:
 
 
 class OutputSender:
-    """The outputs of one run as frames, in the order of their index; files count too (W50)."""
+    """The outputs of one run as frames, in the order of their index; files count too."""
 
     def __init__(self, job: Job) -> None:
         self._job = job

@@ -49,7 +49,7 @@ def load_inputs(job: Job) -> list[FileSource]:
     """Decode the input, on the thread that runs the model; gives the files that it needs besides.
 
     Raises:
-      Unready: if it can't be read, or is no JSON object.
+      Unready: if it can't be read, or is not a JSON object.
     """
     raw, file = job.predict.input, job.predict.input_file
     if isinstance(raw, msgspec.Raw):

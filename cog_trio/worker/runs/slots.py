@@ -5,7 +5,7 @@ All but the fetching is done by the thread that runs the model. Every way out en
 the last bytes about the run, whether user code of it has begun or not. Only where the slot is dead nothing more is
 said: the protocol broke, and Failed told it.
 
-The slot keeps one integer beside: the highest run that was cancelled (D19). Whether a run counts as cancelled is
+The slot keeps one integer beside: the highest run that was cancelled. Whether a run counts as cancelled is
 asked once, right before its terminal message. ``job`` is emptied before that is written, since the next Predict may
 follow at once. The worker deletes nothing of a run: its folder is the parent's to remove, which the message says.
 """
@@ -77,7 +77,7 @@ class IOThreadInterface(Protocol):
 
 
 def end_forked_child(fault: BaseException | None) -> NoReturn:
-    """User code forked this process and let it return to us: it is no worker, whatever it holds.
+    """User code forked this process and let it return to us: it is not a worker, whatever it holds.
 
     It ends as a program would: by the code of ``sys.exit``, or with a traceback and 1; with 1 as well if it returned.
     """

@@ -32,7 +32,7 @@ MODEL = "def run(name: str = 'a') -> str:\n    return name\n"
         (["run", "model.py", "-e", "=x"], "-e: '=x' is not name=value"),
         (["run", "model.py", "--json", "{"], "--json is not valid JSON"),
         (["run", "model.py", "--json", "@gone.json"], "gone.json can't be read"),
-        (["run", "model.py", "-o", "model.py/x"], "model.py is no folder"),
+        (["run", "model.py", "-o", "model.py/x"], "model.py is not a folder"),
         (["run", "model.py", "--setup-timeout", "soon"], "--setup-timeout"),
         (["train", "."], "train"),
         (["run", "--url", "ftp://host"], "--url: expected a URL like https://host"),

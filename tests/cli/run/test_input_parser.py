@@ -207,7 +207,7 @@ def test_json_comes_from_argument_file_or_stdin(text: str) -> None:
         ("[1]", "--json must be an object of inputs"),
         ("@gone.json", "--json: gone.json can't be read: No such file"),
         ("@raw.bin", "--json: raw.bin is not UTF-8"),
-        ('{"a": NaN}', "--json is not valid JSON: NaN is no JSON number"),
+        ('{"a": NaN}', "--json is not valid JSON: NaN is not a JSON number"),
     ],
 )
 def test_json_that_is_none_is_one_line(text: str, fault: str) -> None:

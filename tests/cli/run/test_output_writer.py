@@ -129,7 +129,7 @@ def test_broken_data_url_is_told() -> None:
 
 def test_a_place_that_can_not_be_is_found_out_before(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert check_destination("file/a.png") == "file is no folder"
+    assert check_destination("file/a.png") == "file is not a folder"
     (tmp_path / "output").mkdir()
     assert "is a folder" in (check_destination(None) or "")
     for good in ("a.png", "new/a.png", "new/", "-", "output/"):

@@ -160,7 +160,7 @@ def test_every_status_in_the_code_is_in_the_document() -> None:
                     if isinstance(part, ast.Constant) and type(part.value) is int and 100 <= part.value < 600:
                         named.add(part.value)
     told = {status for *_, status in DOCUMENTED}
-    assert named - told == {405}  # of what is no operation
+    assert named - told == {405}  # of what is not an operation
     assert {200, 202, 204, 400, 404, 406, 409, 413, 415, 422, 429, 500, 503} <= named
 
 

@@ -1,4 +1,4 @@
-"""Who may ask, and how much: the Origin and Host rules of D41, the token of D40, and the limit on bodies.
+"""Who may ask, and how much: the rules for Origin and Host, the bearer token, and the limit on bodies.
 
 A page from anywhere can make a browser send requests to a server on the same machine. So a request that names an
 Origin must come from our own host or from one of ``--cors-origin``, unless it only reads; and a server that is

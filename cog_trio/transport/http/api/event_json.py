@@ -23,6 +23,6 @@ def event_name_and_data(prediction: Prediction, event: Event) -> tuple[bytes, by
 
 
 def loss(batch: Batch, carrier: str) -> bytes:
-    """The data of the error event that stands for the events which were lost before this batch (W33)."""
+    """The data of the error event that stands for the events which were lost before this batch."""
     what = "replay truncated" if batch.late else "lagged"
     return encode({"error": f"{carrier} stream {what}; events were dropped", "skipped": batch.lost})

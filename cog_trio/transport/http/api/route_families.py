@@ -1,4 +1,4 @@
-"""The two families of routes, predictions and trainings: one code path, told apart by what stands here (W26).
+"""The two families of routes, predictions and trainings: one code path, told apart by what stands here.
 
 A family runs its own callable only. Where the model has none, its creates answer 404 and ``/`` does not name it; reads
 and cancels go by the id alone, since both families share one space of ids.

@@ -7,7 +7,7 @@ Hypercorn's classes the task group beside them.
 - Several messages of a WebSocket are held back (the cork) and leave with one send.
 - A write has no fixed duration, but each piece must make progress within the write timeout; then the client is
   given up. A write that failed or was cut breaks the connection: nothing is written after it.
-- Reading has one deadline, taken anew before each read: idle, half a head, a stalled body. No task waits for it.
+- Reading has one deadline, taken again before each read: idle, half a head, a stalled body. No task waits for it.
 - The end is orderly: our side is shut first, then what the client still sends is read and dropped for a short
   time, so that a reset does not eat the reply that it has not read yet.
 - An exception of whatever kind ends this connection and no other; ``Cancelled`` beside it passes on.
