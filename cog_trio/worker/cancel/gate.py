@@ -32,7 +32,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from cog_trio.worker.cancel.nested_loop import NestedLoop
-from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, is_importing, lies_below
+from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, STATELESS, is_importing, lies_below
 
 if TYPE_CHECKING:
     from cog_trio.worker.cancel.thread_gate import ThreadGate
@@ -61,7 +61,7 @@ class _Runtime:
             gate.deliver()
 
 
-_OPEN: Final = (_Runtime.__enter__.__code__, _Runtime.__exit__.__code__)  # before and after their stores
+STATELESS.update((_Runtime.__enter__.__code__, _Runtime.__exit__.__code__))  # before and after their stores
 
 
 class _UserCode:
@@ -155,7 +155,7 @@ class Gate:
         """User frames are on top: what a signal handler of the user's raises in this frame is theirs to get."""
         if frame is not None:
             code = frame.f_code
-            if code.co_filename in STATEFUL_FILES and code not in _OPEN:
+            if code.co_filename in STATEFUL_FILES and code not in STATELESS:
                 return False
         return not self.depth and self._user_frames
 

@@ -10,6 +10,9 @@ from typing import Final
 STATEFUL_FILES: Final[set[str]] = set()
 """Files whose frames keep the state of the gate, or of runs: a signal handler of the user's never raises in one."""
 
+STATELESS: Final[set[CodeType]] = set()
+"""Code in such files that user code calls and that keeps none: what a handler raises in there is user code's to get."""
+
 HANDLERS: Final[set[CodeType]] = set()
 """Signal handlers of ours."""
 

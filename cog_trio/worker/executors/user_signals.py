@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, Final
 
 from cog_trio.worker.cancel.gate import Gate
-from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES
+from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, STATELESS
 
 _MARK: Final = "__cog_trio_guards_handlers__"
 
@@ -78,6 +78,7 @@ def guard(gate: Gate, report: Callable[[BaseException], None]) -> None:
     setattr(guarded_signal, _MARK, True)
     signal.signal = guarded_signal
     signal.getsignal = guarded_getsignal
+    _keep_no_state(guarded_signal, guarded_getsignal, _bare)
     STATEFUL_FILES.add(__file__)
     HANDLERS.add(_Guarded.__call__.__code__)
     _watch_timers()
@@ -126,6 +127,12 @@ def _watch_timers() -> None:
 
     signal.setitimer = watched_setitimer
     signal.alarm = watched_alarm
+    _keep_no_state(watched_setitimer, watched_alarm, RunTimers.note)
+
+
+def _keep_no_state(*functions: Any) -> None:
+    """A signal that comes inside of these finds user code on top: they are called by it, and hold nothing half done."""
+    STATELESS.update(function.__code__ for function in functions)
 
 
 def _bare(handler: Any) -> Any:

@@ -106,6 +106,19 @@ async def run():
             assert (await parent.run({"code": code})).error == "TimeoutError: late"
 
 
+async def test_a_time_out_by_alarm_that_rings_while_it_is_set_is_not_lost(tmp_path: Path) -> None:
+    """The call that sets the timer is a frame of ours; on a busy machine also a longer one rings in there."""
+    code = f"""{HANDLER}
+async def run():
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 1e-6)
+    time.sleep(5)
+"""
+    async with open_worker(tmp_path, CODE) as parent:
+        for _ in range(30):
+            assert (await parent.run({"code": code})).error == "TimeoutError: late"
+
+
 async def test_an_alarm_of_the_models_own_outlives_runs(tmp_path: Path) -> None:
     source = """
         import signal, time
