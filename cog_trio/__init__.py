@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cog_trio.config.cog_yaml import BadModel
     from cog_trio.config.settings import Settings
     from cog_trio.inputs.validation import InvalidInput, MalformedInput
+    from cog_trio.sdk.batching import batch
     from cog_trio.service.open_service import ServiceBroken, open_service
     from cog_trio.service.prediction_stream import (
         Completed,
@@ -123,6 +124,7 @@ _HOMES = {
     "WorkerReady": "cog_trio.state.service_events",
     "WorkerStarted": "cog_trio.state.service_events",
     "__version__": "cog_trio._version",
+    "batch": "cog_trio.sdk.batching",
     "local_path": "cog_trio.service.python_api",
     "open_service": "cog_trio.service.open_service",
     "serve_http": "cog_trio.transport.http.serve",
@@ -180,6 +182,7 @@ __all__ = [
     "WorkerReady",
     "WorkerStarted",
     "__version__",
+    "batch",
     "local_path",
     "open_service",
     "serve_http",

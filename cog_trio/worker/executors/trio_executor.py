@@ -314,6 +314,11 @@ class TrioExecutor(Executor):
             if not reader.read():
                 return
 
+    def start_model_task(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Start a task of the model's that belongs to no run, and ends at the latest with the loop."""
+        assert self._nursery is not None
+        self._nursery.start_soon(function)
+
     def start(self, job: Job) -> None:
         """Begin a job as a task."""
         if job.cancelled:
