@@ -41,8 +41,9 @@ async def test_predictions_share_a_call_and_nothing_else(serve_model: ServeModel
                     None,
                     "d of a b fails d; ",
                 ]
-                assert [one["logs"].splitlines()[:2] for one in seen] == [
-                    [f"own line of {text}", f"[batch] {helper} call of 4"] for text in ("a", "b", "fails", "d")
+                assert [one["logs"].splitlines()[:3] for one in seen] == [
+                    [f"own line of {text}", f"[batch] {helper} call of 4", "[batch] answers of 4"]
+                    for text in ("a", "b", "fails", "d")
                 ]
                 assert seen[2]["error"] == "ValueError: this one failed"
                 seen = await ends(server, await start_all(server, helper, ["all fail", "b", "c", "d"]))
@@ -71,5 +72,7 @@ async def test_predictions_share_a_call_and_nothing_else(serve_model: ServeModel
             assert {one["status"] for one in await ends(server, ids)} == {"canceled"}
             last = (await server.predict({"text": "last", "helper": "single"})).json()
             assert last["output"] == "last of last; cancelled "
-            assert last["logs"] == "own line of last\nsingle call of 1\n"  # one prediction's own text has no mark
+            assert (
+                last["logs"] == "own line of last\nsingle call of 1\nanswers of 1"
+            )  # one prediction's own text has no mark
             assert (await server.health())["status"] == "READY"

@@ -45,7 +45,6 @@ REASONS: Final[Mapping[str, str]] = {  # satellites that stay files of their own
     "transport/http/serve.py": "a public function; over routes and protocol, which know nothing of each other",
     "worker/ipc/dropped_lines.py": "lines that were dropped, counted from any thread and reported by one",
     "worker/logs/c_stdout.py": "calls into the C library, which may be missing",
-    "worker/logs/shared_log.py": "text for several runs at once; knows nothing of executors",
     "worker/model/output_fit.py": "a table made of the form of an output; knows nothing of loading",
     "worker/process/state_lines.py": "where threads and tasks are; knows nothing of channels",
 }

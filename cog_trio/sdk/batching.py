@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, overlo
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+    from types import TracebackType
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,6 +37,9 @@ class Host(Protocol):
 
     def share(self, contexts: list[Context]) -> Context:
         """A context in which what is printed goes to the runs of all of these."""
+
+    def end_share(self, context: Context) -> None:
+        """The call in this context has ended: what it has printed is sent before the ends of its runs."""
 
     def start_trio_task(self, function: Callable[[], Awaitable[None]]) -> None:
         """Start a task that lives as long as the model's loop."""
@@ -91,19 +95,20 @@ class BatchMethod(Generic[T, R]):
         self._function = function
         self._limits = (max_size, max_wait)
         self._name = function.__name__
+        self._key = f"{function.__qualname__} of {id(self)}"  # not the name: ``super().helper`` has a line of its own
         self._alone: Batcher[T, R] | None = None
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        made: Batcher[T, R] = Batcher(self._function.__get__(instance), *self._limits)
         try:
-            return vars(instance).setdefault(self._name, made)  # found there by the next one, without us
+            lines = vars(instance)
         except TypeError:
             raise TypeError(f"a class with __slots__ can't have the batch method {self._name}") from None
+        line = lines.get(self._key)
+        if line is None:
+            line = lines[self._key] = Batcher(self._function.__get__(instance), *self._limits)
+        return line
 
     async def __call__(self, item: T) -> R:
         """Of a function that is not a method. See `Batcher.__call__`."""
@@ -123,6 +128,7 @@ class _Item(Generic[T, R]):
         self.batch: _Batch[T, R] | None = None  # once it has left the line
         self.result: Any = None
         self.error: BaseException | None = None
+        self.trace: TracebackType | None = None  # of the error; each item that raises it would add its own frames
 
 
 class _Batch(Generic[T, R]):
@@ -132,6 +138,7 @@ class _Batch(Generic[T, R]):
         self.items = items
         self.wanted = len(items)  # of those that wait for it
         self.cancel: Callable[[], object] | None = None  # of an async helper
+        self.context: Context | None = None  # of the call
 
 
 class Batcher(Generic[T, R]):
@@ -175,7 +182,7 @@ class Batcher(Generic[T, R]):
                 if not mine.batch.wanted and mine.batch.cancel is not None:
                     mine.batch.cancel()
         if mine.error is not None:
-            raise mine.error
+            raise mine.error.with_traceback(mine.trace)
         return mine.result  # type: ignore[no-any-return]
 
     def _enter(self) -> _Loop:
@@ -198,6 +205,7 @@ class Batcher(Generic[T, R]):
         self._working = True
         contexts = [item.context for item in batch.items]
         context = contexts[0].copy() if _host is None else _host.share(contexts)
+        batch.context = context
         values = [item.value for item in batch.items]
         try:
             if inspect.iscoroutinefunction(self._function):
@@ -238,6 +246,8 @@ class Batcher(Generic[T, R]):
     def _end(self, batch: _Batch[T, R], results: Any, fault: BaseException | None) -> None:
         """Give each item its result, and begin the next batch."""
         self._working = False
+        if _host is not None and batch.context is not None:
+            _host.end_share(batch.context)
         if fault is None:
             fault = _misfit(self._name, results, len(batch.items))
         elif not isinstance(fault, Exception):
@@ -245,6 +255,7 @@ class Batcher(Generic[T, R]):
         for number, item in enumerate(batch.items):
             result = results[number] if fault is None else fault
             item.error, item.result = (result, None) if isinstance(result, Exception) else (None, result)
+            item.trace = None if item.error is None else item.error.__traceback__
             item.done.set()
         loop = self._loop
         self._begin(overdue=loop is not None and bool(self._line) and self._line[0].deadline <= loop.now())

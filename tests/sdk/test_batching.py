@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import Context
 from functools import partial
@@ -49,6 +50,9 @@ class Host:
 
     def share(self, contexts: list[Context]) -> Context:
         return contexts[0].copy()
+
+    def end_share(self, context: Context) -> None:
+        """Nothing was kept."""
 
     def start_trio_task(self, function: Callable[[], Awaitable[None]]) -> None:
         self.nursery.start_soon(function)
@@ -231,7 +235,7 @@ async def test_a_batch_goes_on_for_those_that_are_left_and_ends_with_the_last(
 
 def await_works(slow: Any) -> bool:
     """No batch is left that the next one would wait for."""
-    return not vars(slow)["work"]._working
+    return not slow.work._working
 
 
 def test_a_cancelled_item_under_asyncio() -> None:
@@ -339,3 +343,45 @@ async def test_an_async_helper_of_a_trio_model_says_what_it_needs() -> None:
 def test_a_batch_method_looks_like_its_function() -> None:
     assert Calls.plain.__name__ == "plain"
     assert batching.batch.__doc__ is not None
+
+
+class _Base:
+    @batch(max_wait=0)
+    async def double(self, items: list[int]) -> list[int]:
+        return [item * 2 for item in items]
+
+
+class _Derived(_Base):
+    @batch(max_wait=0)
+    async def double(self, items: list[int]) -> list[int]:
+        return [await super(_Derived, self).double(item) + 1 for item in items]
+
+
+def test_a_helper_may_call_the_one_that_it_overrides() -> None:
+    async def main() -> int:
+        found: int = await asyncio.wait_for(_Derived().double(1), 10)
+        return found
+
+    assert asyncio.run(main()) == 3
+
+
+def test_the_traceback_of_a_failed_batch_is_as_short_for_the_last_item_as_for_the_first() -> None:
+    class Model:
+        @batch(max_size=8)
+        async def fail(self, items: list[int]) -> list[int]:
+            raise LookupError("gone")
+
+    async def depth(model: Model, item: int) -> int:
+        try:
+            await model.fail(item)
+        except LookupError as error:
+            return len(traceback.extract_tb(error.__traceback__))
+        return 0
+
+    async def main() -> list[int]:
+        model = Model()
+        return await asyncio.gather(*(depth(model, item) for item in range(8)))
+
+    depths = asyncio.run(main())
+    assert depths[0] > 1
+    assert len(set(depths)) == 1

@@ -91,6 +91,12 @@ class BatchHost:
             context.run(enter, Scope())
         return context
 
+    def end_share(self, context: contextvars.Context) -> None:
+        log = context.get(current)
+        if isinstance(log, SharedLog):
+            with gate.runtime():
+                log.finish()
+
     def start_trio_task(self, function: Callable[[], Awaitable[None]]) -> None:
         assert self._trio_executor is not None, "only code under trio asks for this"
         self._trio_executor.start_model_task(function)
