@@ -4,7 +4,8 @@ A cancel comes as a real signal, so that sleeps, locks and reads end at once. It
 frames run: inside ``user_code``, and outside every ``runtime``. Each function of ours that user code can call
 (write, flush, record) runs inside ``runtime``, so no frame, lock or buffer is ever left half done; what came
 meanwhile is raised when it is left; so is what a signal handler of the user's raised (``user_signals.py``). While the
-import system is on the stack a cancel waits: raised in there it would leave a module broken for the worker's life.
+import system is on the stack a cancel waits: raised in there it would leave a module broken for the worker's life. So
+it does while a process is being started, whose pipe would stay open.
 
 A run gets one delivery: its clean-up code is never interrupted again. A delivery that ``__del__`` or a weakref callback
 swallowed is seen by ``sys.unraisablehook`` and becomes due again; so does one that C code dropped, whose traceback
@@ -32,7 +33,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from cog_trio.worker.cancel.nested_loop import NestedLoop
-from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, STATELESS, is_importing, lies_below
+from cog_trio.worker.cancel.stack import HANDLERS, STATEFUL_FILES, STATELESS, is_unbreakable, lies_below
 
 if TYPE_CHECKING:
     from cog_trio.worker.cancel.thread_gate import ThreadGate
@@ -274,7 +275,7 @@ class Gate:
             if self.aim is None and not self._is_due():
                 self.settle()
             raise owed
-        if is_importing(sys._getframe(1)):
+        if is_unbreakable(sys._getframe(1)):
             return  # ``insist``, or the next poke of an async runner, brings it again
         if self.aim is not None:
             error = self.aim()
@@ -388,7 +389,7 @@ class Gate:
         if signal.getsignal(self.signal) == self._on_signal and not is_blocked(self.signal):
             self.kick()
             return
-        if is_importing(sys._current_frames().get(self.main)):
+        if is_unbreakable(sys._current_frames().get(self.main)):
             return
         self._watch_losses()
         raise_there, main, exception = set_async_exc, ctypes.c_ulong(self.main), ctypes.py_object(self.exception)

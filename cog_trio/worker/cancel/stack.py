@@ -17,6 +17,9 @@ HANDLERS: Final[set[CodeType]] = set()
 """Signal handlers of ours."""
 
 
+_START_OF_PROCESS: Final = "_execute_child"  # of subprocess.Popen
+
+
 def lies_below(frame: FrameType | None, codes: Container[CodeType]) -> bool:
     """Whether the frame, or one that has called it, runs one of these."""
     while frame is not None and frame.f_code not in codes:
@@ -24,11 +27,18 @@ def lies_below(frame: FrameType | None, codes: Container[CodeType]) -> bool:
     return frame is not None
 
 
-def is_importing(frame: FrameType | None) -> bool:
-    """Whether the frame, or one that has called it, is the import system: a module is half made."""
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+def is_unbreakable(frame: FrameType | None) -> bool:
+    """Whether the frame, or one that has called it, is code that an exception from outside would leave half done.
+
+    That is the import system, whose module would stay broken, and the start of a process by ``subprocess``, whose pipe
+    would stay open.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") or code.co_name == _START_OF_PROCESS:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def top_is_of(packages: Container[str]) -> bool:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final
 
 from cog_trio.worker.cancel.gate import LOSERS, Gate, set_async_exc
-from cog_trio.worker.cancel.stack import STATEFUL_FILES, is_importing, lies_below
+from cog_trio.worker.cancel.stack import STATEFUL_FILES, is_unbreakable, lies_below
 
 STATEFUL_FILES.add(__file__)
 
@@ -170,4 +170,4 @@ class ThreadGate:
 
 
 def _is_no_place(frame: object) -> bool:
-    return is_importing(frame) or lies_below(frame, LOSERS)  # type: ignore[arg-type]
+    return is_unbreakable(frame) or lies_below(frame, LOSERS)  # type: ignore[arg-type]
