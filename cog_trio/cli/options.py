@@ -100,6 +100,7 @@ GROUPS: Final[Mapping[str, Collection[str]]] = {  # of serve's help, the common 
         "keyfile",
         "cors_origins",
         "root_path",
+        "openai",
         "timeout_keep_alive",
         "header_timeout",
         "write_timeout",

@@ -300,6 +300,13 @@ class Settings:
     reload_dir: tuple[str, ...] = setting(
         (), "--reload-dir", PATH, "watch the Python files of this folder too; implies --reload", many=True
     )
+    openai: bool = setting(
+        False,
+        "--openai",
+        TRUTH,
+        "offer OpenAI's API too: `/v1/models`, `/v1/completions`, `/v1/chat/completions`",
+        bare=True,
+    )
     access_log: bool = setting(True, "--no-access-log", DENIAL, "write no line for each request", switch=True)
     prediction_logs: bool = setting(
         True,

@@ -9,7 +9,7 @@ The watcher is gone before the reply is sent, since the end of a request looks t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -90,6 +90,7 @@ def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *,
                 )
                 for family in FAMILIES
             },
+            **_openai_routes(service, settings),
         },
         with_id={
             (family.path[1:].encode(), last): resource
@@ -447,6 +448,14 @@ def _ended(prediction: Prediction) -> Response | Large:
     if prediction.refusal is not None:
         return _rejected(prediction.refusal)
     return snapshot_response(200, prediction.pieces(), (_VARY,))
+
+
+def _openai_routes(service: ServiceInterface, settings: Settings) -> Mapping[bytes, Resource]:
+    if not settings.openai:
+        return {}
+    from cog_trio.transport.http.openai.routes import openai_routes  # most servers do without
+
+    return openai_routes(service, settings.body_limit)
 
 
 def _metrics_route(metrics: Metrics) -> Handler:

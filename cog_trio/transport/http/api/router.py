@@ -339,10 +339,10 @@ class App:
     def _find(self, request: HttpRequest) -> Resource | Response:
         """The resource of a path that is none of the fixed ones as it stands; sets the request's id."""
         path = self._below(request.path)
-        parts = path.split(b"/")[1:]
-        resource = self._routes.fixed.get(path) if len(parts) == 1 else None
+        resource = self._routes.fixed.get(path)
         if resource is not None:
             return resource
+        parts = path.split(b"/")[1:]
         if not 2 <= len(parts) <= 3 or not parts[1]:
             return NOT_FOUND
         resource = self._routes.with_id.get((parts[0], parts[2] if len(parts) == 3 else None))
