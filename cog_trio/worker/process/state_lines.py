@@ -5,7 +5,6 @@ Read by the I/O thread while the others go on, so a line is right for a moment o
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
@@ -24,7 +23,8 @@ def state_lines(executor: object) -> Iterator[str]:
         if ident != threading.get_ident():
             yield f"state: thread {names.get(ident, ident)} is at {_places(_outwards(frame))}"
     loop = getattr(executor, "loop", None)
-    if not isinstance(loop, asyncio.AbstractEventLoop):
+    asyncio = sys.modules.get("asyncio")  # a model that does without it is not made to import it
+    if asyncio is None or not isinstance(loop, asyncio.AbstractEventLoop):
         return
     tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
     for task in tasks[:MAX_LINES]:
