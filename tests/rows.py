@@ -7,7 +7,7 @@ Three checklists say what Cog does and what is required of us; each has numbers 
 - ``worker:W1`` to ``worker:W69``: the worker process and what its parent knows of it;
 - ``sdk:1`` to ``sdk:61``: what each signature advertises, takes and refuses; ``sdk:W1`` to ``sdk:W31``: weaknesses of
   Cog's SDK;
-- ``D1`` and so on: the decisions of docs/design/decisions.md;
+- ``D1`` and so on: the decisions in docs/design/records/;
 - ``lesson:29`` and so on: what was learned from Cog in the field about files, webhooks, streams and validation.
 """
 
@@ -24,13 +24,13 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-DECISIONS: Final = (ROOT / "docs" / "design" / "decisions.md").read_text()
+RECORDS: Final = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "design" / "records").glob("*.md")))
 ROWS: Final = (
     *(f"http:W{number}" for number in range(1, 52)),
     *(f"worker:W{number}" for number in range(1, 70)),
     *(f"sdk:{number}" for number in range(1, 62)),
     *(f"sdk:W{number}" for number in range(1, 32)),
-    *re.findall(r"^\| (D\d+) \|", DECISIONS, re.MULTILINE),
+    *sorted(re.findall(r"^## .* \((D\d+)\)$", RECORDS, re.MULTILINE), key=lambda row: int(row[1:])),
     *(f"lesson:{number}" for number in (*range(29, 51), *range(60, 66))),
 )
 
