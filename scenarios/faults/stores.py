@@ -122,7 +122,10 @@ class Stores:
             self.files.add(plan.name[1:-1], plan.file, usual)
             if plan.fetch == "busy":
                 _once(self.files, plan.name[1:-1], FETCH["busy"])
-        if plan.upload in UPLOAD:
+        if plan.upload == "refuses":  # each time: a refusal that breaks with its connection is asked for again
+            assert isinstance(self.uploads.replies, Replies)
+            self.uploads.replies[plan.file_name] = UPLOAD["refuses"]
+        elif plan.upload in UPLOAD:
             _once(self.uploads, plan.file_name, UPLOAD[plan.upload])
         return plan
 
