@@ -14,7 +14,7 @@ SERVES := $(VENV)/.serves
 # Pythons of `make test-all`: on PATH, or in pyenv's versions folder when a shim does not answer.
 VERSIONS := 3.10 3.11 3.12 3.13
 PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
-PACKAGES := python3 python3-venv tini util-linux
+PACKAGES := python3 python3-venv tini util-linux chromium
 # One process more than processors: the stories wait a good part of their time.
 PROCESSES := $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) + 1))" 2>/dev/null || echo 3)
 CORES := $(shell python3 -c "import os; print(min(4, os.cpu_count() or 1))" 2>/dev/null || echo 2)
@@ -43,7 +43,7 @@ format: $(STAMP)  ## format and fix what can be fixed
 	$(VENV)/bin/ruff check --fix .
 
 system:  ## Debian packages that the tests need, when root and when they are missing
-	@{ python3 -c 'import ensurepip, venv' && command -v tini && command -v unshare; } >/dev/null 2>&1 || { \
+	@{ python3 -c 'import ensurepip, venv' && command -v tini && command -v unshare && command -v chromium; } >/dev/null 2>&1 || { \
 		test "$$(id -u)" = 0 || { echo "make system: needs root to install $(PACKAGES)" >&2; exit 1; }; \
 		apt-get update && apt-get install -y --no-install-recommends $(PACKAGES); }
 

@@ -31,6 +31,8 @@ NOT_RUN: Final = {  # blocks a page
     "docs/how-to/develop.md": 1,
     "docs/how-to/container.md": 3,
     "docs/how-to/gpu.md": 1,
+    "docs/how-to/openai.md": 1,
+    "docs/how-to/playground.md": 1,
     "docs/how-to/javascript.md": 2,
     "docs/how-to/production.md": 1,
     "docs/how-to/run.md": 1,

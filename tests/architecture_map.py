@@ -43,6 +43,7 @@ REASONS: Final[Mapping[str, str]] = {  # satellites that stay files of their own
     "testing/clock.py": "a fake clock that waits for threads; knows nothing of pytest or workers",
     "testing/model_lookup.py": "which file the name of a model means; nothing of pytest",
     "transport/http/openai/stop_text.py": "a matcher of texts in pieces; knows nothing of predictions",
+    "transport/http/playground/assets.py": "beside the files that it serves",
     "transport/http/serve.py": "a public function; over routes and protocol, which know nothing of each other",
     "worker/ipc/dropped_lines.py": "lines that were dropped, counted from any thread and reported by one",
     "worker/logs/c_stdout.py": "calls into the C library, which may be missing",

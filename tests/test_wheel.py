@@ -66,8 +66,9 @@ def test_wheel_is_pure_and_holds_only_the_package_and_the_pth(wheel: Path) -> No
     roots = {name.partition("/")[0] for name in names}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"cog_trio", "cog_trio_alias.pth"}
     packed = {name for name in names if name.startswith("cog_trio/")}
-    ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cog_trio").rglob("*.py")} | {"cog_trio/py.typed"}
-    assert packed == ours
+    files = [path for kind in ("*.py", "*.html", "*.css", "*.js") for path in (ROOT / "cog_trio").rglob(kind)]
+    assert packed == {path.relative_to(ROOT).as_posix() for path in files} | {"cog_trio/py.typed"}
+    assert wheel.stat().st_size < 4 * 2**20
 
 
 @pytest.mark.covers("D34")

@@ -28,7 +28,7 @@ from cog_trio.transport.http.api import bodies
 from cog_trio.transport.http.api.access_control import AccessControl, ClientGone, TooLarge, read_body
 from cog_trio.transport.http.api.error_replies import GONE, REFUSALS, refused
 from cog_trio.transport.http.api.prediction_list import BadQuery, list_page, read_query
-from cog_trio.transport.http.api.request_headers import is_json, preference, trace, wants_stream
+from cog_trio.transport.http.api.request_headers import is_json, preference, trace, wants_page, wants_stream
 from cog_trio.transport.http.api.route_families import FAMILIES, RouteFamily
 from cog_trio.transport.http.api.router import (
     NOT_FOUND,
@@ -48,6 +48,7 @@ from cog_trio.transport.http.api.router import (
     snapshot_response,
 )
 from cog_trio.transport.http.api.sse import EventStream
+from cog_trio.transport.http.playground.assets import playground_routes
 from cog_trio.transport.websocket.conversation import Conversation
 
 DEFUNCT: Final = HealthState.DEFUNCT.value
@@ -61,6 +62,7 @@ _NOTHING_MORE: Final = Response(204, b"", (_VARY,))  # which tells an EventSourc
 _NO_SCHEMA: Final = Response(503, bodies.encode({"error": "OpenAPI schema not available"}))
 _METRICS_HEADERS: Final = ((b"content-type", CONTENT_TYPE.encode()), (b"cache-control", b"no-store"))
 _URLS: Final = {
+    "docs_url": "/docs",
     "openapi_url": "/openapi.json",
     "shutdown_url": "/shutdown",
     "healthcheck_url": "/health-check",
@@ -76,7 +78,7 @@ def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *,
 
     routes = Routes(
         fixed={
-            b"/": Resource(now={"GET": handlers.discover}),
+            b"/": Resource(now={"GET": handlers.discover}, open=wants_page),
             b"/health-check": Resource(now={"GET": handlers.health_check_now}, GET=handlers.health_check, open=True),
             b"/livez": Resource(now={"GET": handlers.livez}, open=True),
             b"/readyz": Resource(now={"GET": handlers.readyz_now}, GET=handlers.readyz, open=True),
@@ -91,6 +93,7 @@ def make_app(service: ServiceInterface, settings: Settings, metrics: Metrics, *,
                 for family in FAMILIES
             },
             **_openai_routes(service, settings),
+            **playground_routes(),
         },
         with_id={
             (family.path[1:].encode(), last): resource
@@ -129,6 +132,9 @@ class Handlers:
         self._root = settings.root_path
 
     def discover(self, request: HttpRequest) -> Response:
+        """What there is, as JSON; a browser is sent to the page."""
+        if wants_page(request.headers):
+            return Response(302, b"", ((b"location", self._root.encode() + b"/docs"), (b"vary", b"accept")))
         versions = self._service.health().versions
         version = versions.get("python_sdk") or versions["coglet"]
         urls = dict(_URLS)

@@ -64,11 +64,12 @@ async def test_trace_context_goes_with_the_prediction(client: Client, service: F
 
 
 @pytest.mark.covers("http:W25")
-async def test_discovery_object_is_complete_and_advertises_no_docs_W25(client: Client) -> None:
+async def test_discovery_object_is_complete_and_its_docs_are_there_W25(client: Client) -> None:
     response = await ask(client, "GET", "/")
     assert response.status == 200
     assert response.json == {
         "cog_version": "0.23.1",
+        "docs_url": "/docs",
         "openapi_url": "/openapi.json",
         "shutdown_url": "/shutdown",
         "healthcheck_url": "/health-check",
@@ -76,6 +77,7 @@ async def test_discovery_object_is_complete_and_advertises_no_docs_W25(client: C
         "predictions_idempotent_url": "/predictions/{prediction_id}",
         "predictions_cancel_url": "/predictions/{prediction_id}/cancel",
     }
+    assert (await ask(client, "GET", "/docs")).status == 200
 
 
 async def test_health_check_is_the_snapshot(client: Client, service: FakeService) -> None:
@@ -112,7 +114,15 @@ async def test_get_routes_answer_head_without_body(client: Client, service: Fake
 @pytest.mark.covers("http:W19")
 @pytest.mark.parametrize(
     "path",
-    ["/nope", "/health-check/", "/predictions/", "/docs", "/predictions//cancel", "/predictions/a/b", "/trainings/a/b"],
+    [
+        "/nope",
+        "/health-check/",
+        "/predictions/",
+        "/docs/x",
+        "/predictions//cancel",
+        "/predictions/a/b",
+        "/trainings/a/b",
+    ],
 )
 async def test_unknown_paths_are_404_json_W19(client: Client, path: str) -> None:
     response = await ask(client, "POST", path)

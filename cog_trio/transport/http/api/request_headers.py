@@ -86,6 +86,11 @@ def preference(value: bytes) -> Preference:
     return Preference("respond-async" in seen, seconds)
 
 
+def wants_page(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser asks, which wants to show a page: its ``Accept`` names HTML."""
+    return b"text/html" in headers.get(b"accept", b"").lower()
+
+
 @remembered
 def wants_stream(value: bytes) -> bool:
     """Whether an event stream is named, and nothing that we have is liked better. Wildcards name none."""

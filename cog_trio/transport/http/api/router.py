@@ -132,12 +132,18 @@ class Resource:
     """What one path answers to, by methods.
 
     Args:
-      open: to all, whether they have the token or not.
+      open: to all, whether they have the token or not; or which requests are, by their headers.
       now: handlers that answer at once, or leave it to those of ``methods``.
     """
 
-    def __init__(self, *, open: bool = False, now: Mapping[str, NowHandler] | None = None, **methods: Handler) -> None:
-        self.open = open
+    def __init__(
+        self,
+        *,
+        open: bool | Callable[[dict[bytes, bytes]], bool] = False,
+        now: Mapping[str, NowHandler] | None = None,
+        **methods: Handler,
+    ) -> None:
+        self._open = open
         self.now = dict(now or {})
         self.methods = dict(methods)
         if "GET" in self.now:
@@ -146,6 +152,9 @@ class Resource:
             self.methods["HEAD"] = self.methods["GET"]
         self.allowed = sorted({*self.now, *self.methods}, key=("GET", "PUT", "POST", "HEAD").index)
         self.allow = ",".join(self.allowed).encode()
+
+    def is_open(self, headers: dict[bytes, bytes]) -> bool:
+        return self._open if isinstance(self._open, bool) else self._open(headers)
 
 
 class Routes(NamedTuple):
@@ -317,7 +326,7 @@ class App:
                 preflight = self.access.preflight(method, headers, resource.allow)
                 if preflight:
                     return Response(204, b"", preflight[2:])
-        if not (resource is not None and resource.open) and not self.access.is_known(headers):
+        if not (resource is not None and resource.is_open(headers)) and not self.access.is_known(headers):
             return _UNKNOWN
         if isinstance(found, Response):
             return found

@@ -1,0 +1,1 @@
+"""The page at ``/docs``: a form for the model, in a browser."""
