@@ -20,7 +20,7 @@ PROCESSES := $(shell python3 -c "import os; print(min(4, (os.cpu_count() or 1) +
 CORES := $(shell python3 -c "import os; print(min(4, os.cpu_count() or 1))" 2>/dev/null || echo 2)
 TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 
-.PHONY: serve test test-fast test-lowest check format rows map system test-all chaos soak pipes fuzz docs clean help
+.PHONY: serve test test-fast test-lowest check format rows map system test-all chaos soak pipes fuzz docs bench clean help
 
 serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393, or PORT=number; FLAGS="--workers 2"
 	@MAKE_SERVE=1 exec $(VENV)/bin/cog-trio serve $(MODEL) $(if $(PORT),--port $(PORT)) $(FLAGS)
@@ -89,6 +89,21 @@ soak: $(STAMP)  ## COUNT predictions on a sync and on an async model with flat m
 
 pipes: $(STAMP)  ## 1 GB of output into a pipe whose reader sleeps for 20 s, as a file and as 1,000,000 chunks
 	COG_TRIO_PIPE_MIB=1024 COG_TRIO_PIPE_WAIT=20 $(VENV)/bin/python -m pytest -s scenarios/test_pipes.py
+
+BENCH := .venv-bench
+BENCHFLAGS ?= --write
+
+# Bytecode is made beforehand: else the start of one side would be measured with its compiler.
+bench: $(STAMP) $(BENCH)/.installed  ## measure against coglet, write the page of results and its chart; BENCHFLAGS="--quick" only prints
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m compileall -q cog_trio scenarios/models scenarios/bench
+	$(VENV)/bin/python -m scenarios.bench --coglet $(BENCH)/bin/python $(BENCHFLAGS)
+	$(BENCH)/bin/python -m scenarios.bench.chart
+
+$(BENCH)/.installed: Makefile
+	"$(PYTHON)" -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check cog==0.23.1 matplotlib
+	PYTHONDONTWRITEBYTECODE= $(BENCH)/bin/python -m compileall -q $(BENCH)/lib || true  # some packages carry Python 2
+	@touch $@
 
 docs: $(STAMP)  ## the documentation as a site, in build/site; strict: a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml
