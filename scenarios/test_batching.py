@@ -17,6 +17,7 @@ async def start_all(server: Server, helper: str, texts: list[str], gate: Path | 
     ids = [f"{helper}-{text.replace(' ', '-')}-{number}-{Path(gate).name}" for number, text in enumerate(texts)]
     for id, text in zip(ids, texts, strict=True):
         await server.start(id, {"text": text, "gate": str(gate), "helper": helper})
+        await server.until_logs(id, f"own line of {text}")  # so its item is in the line before the next one's
     return ids
 
 
