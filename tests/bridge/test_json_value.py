@@ -95,7 +95,7 @@ def test_a_large_value_that_is_decoded_in_steps_is_the_same(text: str) -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("end", ["1e999]", '"\\ud800"]', "]]", "", '{"a":1]', "[" * 2000 + "]" * 2001])
+@pytest.mark.parametrize("end", ["1e999]", '"\\ud800"]', "]]", "", '{"a":1]', "[" * 100_000 + "]" * 100_001])
 def test_a_large_value_that_is_decoded_in_steps_is_refused_with_the_same_text(end: str) -> None:
     raw = b"[" + b'{"a":"text"},' * (2 * MANY) + end.encode()
     errors = []
