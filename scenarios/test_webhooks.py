@@ -47,8 +47,10 @@ async def test_W36_W37_quick_receiver(serve_model: ServeModel, webhook_receiver:
     the first output at once, some more, all of it, and the terminal state come in order, one at a time."""
     with trio.fail_after(60):
         async with serve_model("waits.py", env=FAST) as server:
+            began = trio.current_time()
             await begin(server, "p", webhook_receiver, {"yields": 250, "seconds": 0.1})
             webhooks = await webhook_receiver.until("p")
+            took = trio.current_time() - began
             check_order(webhook_receiver, "p")
             assert webhook_receiver.most == 1
             start, first, *updates, whole, last = (webhook.json() for webhook in webhooks)
@@ -59,8 +61,7 @@ async def test_W36_W37_quick_receiver(serve_model: ServeModel, webhook_receiver:
             assert len(last["output"]) == 251
             assert whole["logs"] == last["logs"]
             assert whole["status"] == "processing"
-            times = [webhook.at for webhook in webhooks[1:-2]]
-            assert all(after - before > 0.15 for before, after in pairwise(times))
+            assert len([first, *updates]) <= took / 0.2 + 1  # each pair could be close, where the receiver was held up
             state = await server.look("p")
             state.pop("input")
             assert last == state

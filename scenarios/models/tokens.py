@@ -1,7 +1,8 @@
-"""Yields short texts: many at once or one after the other, says when, and fails if it is told to."""
+"""Yields short texts: at once, after a wait, or when the last was read; says when; fails if it is told to."""
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from cog import BaseRunner, current_scope, streaming
 
@@ -12,7 +13,7 @@ class Runner(BaseRunner):
 
     @streaming
     def run(
-        self, count: int = 3, delay: float = 0.0, size: int = 0, fail_at: int = -1, log: bool = False
+        self, count: int = 3, delay: float = 0.0, size: int = 0, fail_at: int = -1, log: bool = False, folder: str = ""
     ) -> Iterator[str]:
         self.runs += 1
         print(f"run {self.runs}")
@@ -25,4 +26,6 @@ class Runner(BaseRunner):
             yield f"{number}:{time.time():.6f}" + "x" * size
             if delay:
                 time.sleep(delay)
+            while folder and not Path(folder, str(number)).exists():
+                time.sleep(0.002)
         print("done")

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from cog import BaseRunner, concurrent, streaming
 
@@ -10,7 +11,9 @@ from cog import BaseRunner, concurrent, streaming
 class Runner(BaseRunner):
     @streaming
     @concurrent(max=2)
-    async def run(self, count: int = 3, delay: float = 0.0, size: int = 0, fail_at: int = -1) -> AsyncIterator[str]:
+    async def run(
+        self, count: int = 3, delay: float = 0.0, size: int = 0, fail_at: int = -1, folder: str = ""
+    ) -> AsyncIterator[str]:
         print("run")
         try:
             for number in range(count):
@@ -18,5 +21,7 @@ class Runner(BaseRunner):
                     raise ValueError("enough")
                 yield f"{number}:{time.time():.6f}" + "x" * size
                 await asyncio.sleep(delay)
+                while folder and not Path(folder, str(number)).exists():
+                    await asyncio.sleep(0.002)
         finally:
             print("cleaned up")
