@@ -25,7 +25,11 @@ TESTFLAGS ?= -n $(PROCESSES) --dist worksteal -rs
 serve: $(SERVES)  ## serve the image example, or MODEL=path, on 127.0.0.1:8393, or PORT=number; FLAGS="--workers 2"
 	@MAKE_SERVE=1 exec $(VENV)/bin/cog-trio serve $(MODEL) $(if $(PORT),--port $(PORT)) $(FLAGS)
 
+# Hundreds of servers are started, each a third slower where it compiles its modules. Some shells forbid to keep bytecode.
+BYTECODE := PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m compileall -q cog_trio scenarios tests
+
 test: $(STAMP)  ## run all tests
+	$(BYTECODE)
 	$(VENV)/bin/python -m pytest $(TESTFLAGS)
 
 test-fast: $(STAMP)  ## run the unit tests that are quick: on fakes, no process is started
@@ -93,9 +97,8 @@ pipes: $(STAMP)  ## 1 GB of output into a pipe whose reader sleeps for 20 s, as 
 BENCH := .venv-bench
 BENCHFLAGS ?= --write
 
-# Bytecode is made beforehand: else the start of one side would be measured with its compiler.
 bench: $(STAMP) $(BENCH)/.installed  ## measure against coglet, write the page of results and its chart; BENCHFLAGS="--quick" only prints
-	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m compileall -q cog_trio scenarios/models scenarios/bench
+	$(BYTECODE)
 	$(VENV)/bin/python -m scenarios.bench --coglet $(BENCH)/bin/python $(BENCHFLAGS)
 	$(BENCH)/bin/python -m scenarios.bench.chart
 
