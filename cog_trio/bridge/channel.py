@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -142,8 +141,10 @@ class Channel(Generic[Sent, Received]):
                 return await self._stream.receive_some(self._read_size)
             while True:  # what is not there yet costs no failed read
                 await trio.lowlevel.wait_readable(self._read_from)
-                with suppress(BlockingIOError):
+                try:
                     return os.read(self._read_from, self._read_size)
+                except BlockingIOError:
+                    continue
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ChannelBroken(f"the stream failed: {error}") from error
 

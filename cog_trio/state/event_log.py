@@ -34,6 +34,7 @@ LAG: Final = 4 * 2**20  # bytes that a follower may be behind
 PATIENCE: Final = 10.0  # seconds that a run is slowed for a follower that takes nothing
 OVERHEAD: Final = 64  # bytes that an event counts for beside its content: what the wire and we need for it
 BATCH: Final = 64 * 2**10  # bytes that are taken at once, and all that a stuck client holds; a larger event goes alone
+KEPT_AS_LIST: Final = 64  # events of a run that has ended, which are not worth a more compact form
 MAX_HELD: Final = 32 * 2**20  # bytes of logs and metrics that are kept for those who come later
 
 
@@ -136,8 +137,8 @@ class EventLog:
         self._trim_at = capacity + CAPACITY  # events
         self._counts = [0] * len(KINDS)
         self._followers: list[Subscription] = []
-        self._waiting = trio.lowlevel.ParkingLot()  # those who have seen everything
-        self._room = trio.lowlevel.ParkingLot()  # the reader of the slot
+        self._waiting: trio.lowlevel.ParkingLot | None = None  # those who have seen everything, from the first on
+        self._room: trio.lowlevel.ParkingLot | None = None  # the reader of the slot, likewise
         self._patient = True  # the only follower is still waited for
 
     def __len__(self) -> int:
@@ -175,8 +176,9 @@ class EventLog:
     def end(self) -> None:
         self.ended = True
         self._add(4, Boundary.COMPLETED, 0)
-        self._trim()
-        self._marks = array("Q", self._marks)  # it is kept for long
+        if len(self._events) > min(KEPT_AS_LIST, self._capacity):
+            self._trim()
+            self._marks = array("Q", self._marks)  # it is kept for long
         self.release()
 
     def _hold(self, kind: int, event: LogEvent | MetricEvent, size: int) -> None:
@@ -195,8 +197,14 @@ class EventLog:
     def _added(self) -> None:
         if len(self._events) > self._trim_at:
             self._trim()
-        if self._waiting:
+        if self._waiting is not None:
             self._waiting.unpark_all()
+
+    async def wait_added(self) -> None:
+        """Wait until the next event is added. Cancellation: nothing is lost."""
+        if self._waiting is None:
+            self._waiting = trio.lowlevel.ParkingLot()
+        await self._waiting.park()
 
     # What is kept.
 
@@ -258,7 +266,7 @@ class EventLog:
             raise TooManyFollowers
         subscription = Subscription(self, max(seen, floor), max(0, floor - seen), on_leave)
         self._followers.append(subscription)
-        self._room.unpark_all()
+        self._look_again()
         return subscription
 
     def observe(self) -> Observer:
@@ -267,7 +275,7 @@ class EventLog:
 
     def _leave(self, subscription: Subscription) -> None:
         self._followers.remove(subscription)
-        self._room.unpark_all()
+        self._look_again()
 
     # Slowing the run.
 
@@ -290,6 +298,8 @@ class EventLog:
 
         Cancellation: nothing is lost.
         """
+        if self._room is None:
+            self._room = trio.lowlevel.ParkingLot()
         while self.is_full:
             with trio.move_on_after(self.patience) as patience:
                 await self._room.park()
@@ -299,11 +309,15 @@ class EventLog:
     def release(self) -> None:
         """Never slow this run again: it is to end."""
         self._slows = False
-        self._room.unpark_all()
+        self._look_again()
 
     def _progress(self) -> None:
         self._patient = True
-        if self._room:
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Have the reader of the slot, if it waits for room, look whether there is some."""
+        if self._room is not None:
             self._room.unpark_all()
 
 
@@ -344,7 +358,7 @@ class Subscription:
         if self.seen < len(event_log):
             await trio.lowlevel.checkpoint()
         while self.seen >= len(event_log) and not event_log.ended:
-            await event_log._waiting.park()
+            await event_log.wait_added()
 
     def read(self) -> Batch:
         """What is there and was not yet taken: all of it, up to ``BATCH`` bytes and at least one event."""
@@ -385,7 +399,7 @@ class Observer:
         """What has changed since the last look; waits for it. Cancellation: nothing is lost."""
         await trio.lowlevel.checkpoint()
         while not (changed := self.poll()):
-            await self._event_log._waiting.park()
+            await self._event_log.wait_added()
         return changed
 
 

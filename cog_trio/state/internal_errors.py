@@ -75,6 +75,8 @@ class contain:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        if error is None:
+            return False
         fault, rest = _split(error)
         if fault is not None:
             self.failed = True
@@ -99,7 +101,7 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".encode("unicode_escape").decode("ascii")
 
 
-def _split(error: BaseException | None) -> tuple[BaseException | None, BaseException | None]:
+def _split(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
     """What is to be contained, and what must pass."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(Exception)

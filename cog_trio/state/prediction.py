@@ -206,7 +206,8 @@ class Prediction:
             self._packed, self._outputs = packed, []
         if self._on_decision:
             self._decide()
-        for callback in self._on_finish:
+        callbacks, self._on_finish = self._on_finish, []  # it is kept: what waited for it, which knows it, is not
+        for callback in callbacks:
             with contain(Where.REQUEST, id=self.id):
                 callback(self)
         self.event_log.end()
@@ -413,7 +414,7 @@ class Prediction:
     def size(self) -> int:
         """Bytes that keeping it costs: all of its fields that may be long."""
         texts = len(self._error or "") + len(self.webhook or "")
-        trace = sum(len(name) + len(value) for name, value in self.trace)
+        trace = sum(len(name) + len(value) for name, value in self.trace) if self.trace else 0
         metrics = len(encode(self._metrics)) if self._metrics else 0
         kept = self.output_size + self._logs.size + self.event_log.held + len(self.input or b"")
         return kept + texts + trace + metrics

@@ -16,7 +16,7 @@ import trio
 from cog_trio.state.prediction import Prediction
 
 
-@dataclass
+@dataclass(slots=True)
 class _RetainedEntry:
     prediction: Prediction
     until: float  # on the trio clock
@@ -46,7 +46,8 @@ class RetainedPredictions:
         self.forget(prediction.id)
         if not self._count:
             return
-        now = trio.current_time()
+        assert prediction.predict_time is not None
+        now = prediction.created + prediction.predict_time
         size = prediction.size
         if size > self._limit:
             prediction.input = None

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -149,6 +150,7 @@ class ServiceEvents:
         self.lines_over_limit = 0
         self.finished = dict.fromkeys((Status.SUCCEEDED, Status.FAILED, Status.CANCELED), 0)
         self._observers: dict[object, Callback] = {}
+        self._told: tuple[tuple[object, Callback], ...] = ()  # the same, to go through
         self._feeds: set[Feed] = set()
         self._health: tuple[str, bool] | None = None
         self._over = False
@@ -163,19 +165,20 @@ class ServiceEvents:
         called no more."""
         key = object()
         self._observers[key] = callback
+        self._told = (*self._observers.items(),)
+        return partial(self._stop, key)
 
-        def stop() -> None:
-            self._observers.pop(key, None)
-
-        return stop
+    def _stop(self, key: object) -> None:
+        self._observers.pop(key, None)
+        self._told = (*self._observers.items(),)
 
     def publish(self, event: ServiceEvent) -> None:
-        for key, callback in list(self._observers.items()):
+        for key, callback in self._told:
             try:
                 callback(event)
             except Exception:  # what listens must not break what it listens to
                 log.exception("an observer of the service failed and is called no more")
-                self._observers.pop(key, None)
+                self._stop(key)
 
     @asynccontextmanager
     async def feed(self) -> AsyncIterator[Feed]:

@@ -28,7 +28,7 @@ from cog_trio.transport.http.api import bodies
 from cog_trio.transport.http.api.access_control import AccessControl, ClientGone, TooLarge, read_body
 from cog_trio.transport.http.api.error_replies import GONE, REFUSALS, refused
 from cog_trio.transport.http.api.prediction_list import BadQuery, list_page, read_query
-from cog_trio.transport.http.api.request_headers import is_json, preference, trace, wants_page, wants_stream
+from cog_trio.transport.http.api.request_headers import trace, wants_page
 from cog_trio.transport.http.api.route_families import FAMILIES, RouteFamily
 from cog_trio.transport.http.api.router import (
     NOT_FOUND,
@@ -184,12 +184,12 @@ class Handlers:
 
     def read_now(self, request: HttpRequest) -> Response | None:
         """The state of a prediction; None for a stream, a wait, and a state too large for one piece."""
-        if request.method == "GET" and wants_stream(request.headers.get(b"accept", b"")):
+        if request.method == "GET" and request.headers.wants_stream:
             return None
         prediction = self._service.get(request.id)
         if prediction is None:
             return NOT_FOUND
-        wait = preference(request.headers.get(b"prefer", b"")).wait
+        wait = request.headers.preference.wait
         if wait and not prediction.terminal:
             return None
         state = _state(prediction, wait)
@@ -198,11 +198,11 @@ class Handlers:
     async def read(self, family: RouteFamily, request: HttpRequest) -> Response | Stream:
         """What ``read_now`` leaves."""
         prediction = self._service.get(request.id)
-        if request.method == "GET" and wants_stream(request.headers.get(b"accept", b"")):
+        if request.method == "GET" and request.headers.wants_stream:
             return self._join(family, request, prediction)
         if prediction is None:
             return NOT_FOUND
-        wait = preference(request.headers.get(b"prefer", b"")).wait
+        wait = request.headers.preference.wait
         if wait:
             with trio.move_on_after(wait):
                 await _finish_or_leave(request, prediction)
@@ -261,7 +261,7 @@ class Handlers:
         if body.id is not None and body.id != request.id:
             return _other_id(family)
         running = self._service.running(request.id)
-        if wants_stream(request.headers.get(b"accept", b"")) and (running or _resumes(request)):
+        if request.headers.wants_stream and (running or _resumes(request)):
             return self._join(family, request, running or self._service.get(request.id))
         if running is None:
             return await self._start(family, request, body, request.id)
@@ -269,7 +269,7 @@ class Handlers:
 
     def _joined(self, request: HttpRequest, running: Prediction) -> Response | Large | None:
         """The reply to a second PUT that does not wait."""
-        if preference(request.headers.get(b"prefer", b"")).respond_async:
+        if request.headers.preference.respond_async:
             return snapshot_response(202, running.pieces(with_input=True), _ASYNC)
         return None
 
@@ -278,11 +278,7 @@ class Handlers:
 
     def _is_plain(self, request: HttpRequest) -> bool:
         body = request.body
-        return (
-            body is not None
-            and len(body) <= min(SMALL, self._body_limit)
-            and not wants_stream(request.headers.get(b"accept", b""))
-        )
+        return body is not None and len(body) <= min(SMALL, self._body_limit) and not request.headers.wants_stream
 
     async def _body(self, request: HttpRequest) -> bodies.CreateRequest:
         """Read the body and decode it, a large one in a thread.
@@ -317,7 +313,7 @@ class Handlers:
 
         There is no checkpoint between the check of a large input and ``create``, nor between that and ``watch``.
         """
-        streamed = wants_stream(request.headers.get(b"accept", b""))
+        streamed = request.headers.wants_stream
         new = _new(family, request, body, id, streamed)
         try:
             if streamed:
@@ -406,7 +402,7 @@ def _new(
     family: RouteFamily, request: HttpRequest, body: bodies.CreateRequest, id: str | None, streamed: bool = False
 ) -> NewPrediction:
     """What a request asks for."""
-    respond_async = not streamed and preference(request.headers.get(b"prefer", b"")).respond_async
+    respond_async = not streamed and request.headers.preference.respond_async
     return NewPrediction(
         body.input_json,
         id,
@@ -416,7 +412,7 @@ def _new(
         streamed=streamed,
         webhook=body.webhook,
         events=body.events,
-        trace=trace(request.headers),
+        trace=request.headers.trace,
     )
 
 
@@ -426,11 +422,9 @@ def _check_type(request: HttpRequest) -> None:
     Raises:
       BadBody: with the refusal.
     """
-    coding = request.headers.get(b"content-encoding", b"identity")
-    if coding.lower() != b"identity":
+    if request.headers.is_encoded:
         raise bodies.BadBody(415, [bodies.fault(["body"], bodies.ENCODED)], _PLAIN_ONLY)
-    kind = request.headers.get(b"content-type")
-    if kind is not None and not is_json(kind):
+    if request.headers.is_other_type:
         raise bodies.BadBody(415, [bodies.fault(["body"], bodies.WRONG_TYPE)])
 
 

@@ -11,6 +11,7 @@ All of this takes time that grows with the body, but only linearly. A body over 
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -29,6 +30,7 @@ log: Final = logging.getLogger(__name__)
 
 MAX_NAMES: Final = 10  # unknown members that a line of the log names
 MAX_NAME: Final = 50  # characters of one
+SHORT: Final = 2**10  # bytes of a body that is looked at in one call; a longer one is searched for each name
 MAX_DEPTH: Final = 127  # levels of nesting; one more is refused
 
 NOT_JSON: Final = "Failed to parse the request body as JSON: "
@@ -93,6 +95,7 @@ class _Element:
 
 _decode: Final = msgspec.json.Decoder(CreateRequest).decode
 _QUOTED: Final = tuple(f'"{name}"'.encode() for name in CreateRequest.__struct_fields__)
+_ANY_QUOTED: Final = re.compile(b"|".join(_QUOTED))
 _OVERLAP: Final = max(map(len, _QUOTED)) - 1  # bytes by which two pieces overlap, so that no name is cut in two
 
 
@@ -177,6 +180,9 @@ def _tell_unknown(body: bytes | bytearray | memoryview) -> None:
 
 def _may_repeat(body: bytes | bytearray | memoryview) -> bool:
     """Whether one of our names could be there twice: its text is, at whatever depth, or names could be escaped."""
+    if len(body) <= SHORT:
+        names = _ANY_QUOTED.findall(body)
+        return len(set(names)) != len(names) or b"\\u" in bytes(body)
     counts = [0] * len(_QUOTED)
     view = memoryview(body)
     for start in range(0, len(view), SMALL):
@@ -215,10 +221,12 @@ def _pieces(body: bytes | bytearray | memoryview) -> Iterator[bytes]:
 
 def _nests_too_deep(body: bytes | bytearray | memoryview) -> bool:
     """Whether arrays and objects stand in each other more than ``MAX_DEPTH`` deep; the body is well-formed."""
+    if len(body) <= SHORT and (flat := bytes(body)).count(b"[") + flat.count(b"{") <= MAX_DEPTH:
+        return False  # nearly all bodies
     depth, in_string = 0, False
     for piece in _pieces(body):
         if len(body) == len(piece) and piece.count(b"[") + piece.count(b"{") <= MAX_DEPTH:
-            return False  # nearly all bodies
+            return False
         if b"\\" in piece:
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = piece.split(b'"')

@@ -7,8 +7,8 @@ answers for short values are remembered. Long values are not, since anybody can 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import lru_cache, wraps
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache, wraps
 from typing import Final, NamedTuple, TypeVar
 
 _SPLIT: Final = {mark: re.compile(rf'((?:[^{mark}"]|"(?:[^"\\]|\\.)*"?)*){mark}?') for mark in ",;"}
@@ -120,3 +120,38 @@ def trace(headers: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     """The headers of the trace that a request belongs to, as they came; what no header of ours could carry is left."""
     found = ((name, headers.get(name, b"")) for name in _TRACE)
     return tuple((name, value) for name, value in found if _VISIBLE.fullmatch(value))
+
+
+class RequestHeaders(dict[bytes, bytes]):
+    """Headers by name, lines of one name joined, and what they ask for; each answer is found once. It is not changed.
+
+    Args:
+      lines: names in lower case.
+    """
+
+    def __init__(self, lines: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        for name, value in lines:
+            self[name] = value if name not in self else self[name] + b", " + value
+
+    @cached_property
+    def wants_stream(self) -> bool:
+        return wants_stream(self.get(b"accept", b""))
+
+    @cached_property
+    def preference(self) -> Preference:
+        return preference(self.get(b"prefer", b""))
+
+    @cached_property
+    def is_encoded(self) -> bool:
+        """The body is compressed, or the like."""
+        return self.get(b"content-encoding", b"identity").lower() != b"identity"
+
+    @cached_property
+    def is_other_type(self) -> bool:
+        """The body is said to be something else than JSON."""
+        kind = self.get(b"content-type")
+        return kind is not None and not is_json(kind)
+
+    @cached_property
+    def trace(self) -> tuple[tuple[bytes, bytes], ...]:
+        return trace(self)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -21,6 +21,7 @@ from cog_trio.state.ids import BAD_ID, is_id
 from cog_trio.state.raw_json import Pieces, parts
 from cog_trio.transport.http.api.access_control import UNAUTHORIZED, AccessControl, ClientGone, answered, is_long
 from cog_trio.transport.http.api.bodies import NOT_UTF8, detail, encode, fault
+from cog_trio.transport.http.api.request_headers import RequestHeaders
 from cog_trio.transport.http.protocol.answer_now import Answer, Pending
 from cog_trio.transport.http.protocol.http1_head import RequestHead
 from cog_trio.transport.http.protocol.receive_queue import EXTENSION, ReceiveQueue
@@ -98,15 +99,13 @@ class HttpRequest:
     receive: Receive
     receive_queue: ReceiveQueue
 
-    def __init__(
-        self, method: str, path: bytes, version: str, headers: Iterable[tuple[bytes, bytes]], query: bytes = b""
-    ) -> None:
+    def __init__(self, method: str, path: bytes, version: str, headers: RequestHeaders, query: bytes = b"") -> None:
         self.began = time.perf_counter()
         self.method = method
         self.path = path
         self.query = query
         self.version = version
-        self.headers = _merged(headers)
+        self.headers = headers
         self.id = ""  # out of the path, where the route has one
         self.body: bytes | None = None  # where it is whole already
 
@@ -203,7 +202,11 @@ class App:
             await self._converse(scope, receive, send)
             return
         request = HttpRequest(
-            scope["method"], scope["raw_path"], scope["http_version"], scope["headers"], scope["query_string"]
+            scope["method"],
+            scope["raw_path"],
+            scope["http_version"],
+            RequestHeaders(scope["headers"]),
+            scope["query_string"],
         )
         request.receive = receive
         request.receive_queue = scope["extensions"][EXTENSION]
@@ -243,7 +246,10 @@ class App:
         if resource is not None and head.method in resource.methods and head.method not in resource.now:
             return None  # without another look at it
         path, _, query = head.target.partition(b"?")
-        request = HttpRequest(head.method, path, head.version, head.headers, query)
+        headers = head.notes.get("headers")
+        if headers is None:
+            headers = head.notes["headers"] = RequestHeaders(head.headers)
+        request = HttpRequest(head.method, path, head.version, headers, query)
         request.body = body
         try:
             decided = self._decide(request)
@@ -290,7 +296,7 @@ class App:
 
     async def _converse(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """A request to become a WebSocket. A page from anywhere can make it, so it is none that only reads."""
-        request = HttpRequest("GET", scope["raw_path"], scope["http_version"], scope["headers"])
+        request = HttpRequest("GET", scope["raw_path"], scope["http_version"], RequestHeaders(scope["headers"]))
         headers = request.headers
         reply = self._refusal("CONNECT", headers) or (
             None if self.access.is_known(headers, websocket=True) else _UNKNOWN
@@ -377,14 +383,6 @@ class App:
             if size is not None:
                 fields["bytes"] = size
             access_log.log(level, "%s %s %d %.1f ms", request.method, path, status, taken, extra=fields)
-
-
-def _merged(lines: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Headers by name; lines of one name are joined."""
-    headers: dict[bytes, bytes] = {}
-    for name, value in lines:
-        headers[name] = value if name not in headers else headers[name] + b", " + value
-    return headers
 
 
 def _shown(path: bytes) -> str:

@@ -26,7 +26,6 @@ from cog_trio.state.status import Status
 from cog_trio.transport.http.api.access_control import ClientGone, TooLarge, read_body
 from cog_trio.transport.http.api.bodies import encode
 from cog_trio.transport.http.api.error_replies import REFUSALS
-from cog_trio.transport.http.api.request_headers import is_json, trace
 from cog_trio.transport.http.api.router import Headers, HttpRequest, Resource, Response, Send, Stream
 from cog_trio.transport.http.api.sse import HEADERS, KEEP_ALIVE, SILENCE
 from cog_trio.transport.http.openai import translate
@@ -96,8 +95,7 @@ class Completions:
         return self._model[1]
 
     async def _body(self, request: HttpRequest) -> Json:
-        kind = request.headers.get(b"content-type")
-        if kind is not None and not is_json(kind):
+        if request.headers.is_other_type:
             raise ApiError(415, "the body must be JSON: Content-Type: application/json")
         try:
             body = await read_body(request.receive, request.headers.get(b"content-length"), self._body_limit)
@@ -113,7 +111,7 @@ class Completions:
 
     async def _start(self, request: HttpRequest, completion: Completion) -> Prediction:
         """Create the prediction. There is no checkpoint between the check of a large input and ``create``."""
-        new = NewPrediction(encode(completion.input), watched=True, streamed=True, trace=trace(request.headers))
+        new = NewPrediction(encode(completion.input), watched=True, streamed=True, trace=request.headers.trace)
         try:
             checked = await self._service.check_input(new) if len(new.input) > SMALL else None
             return self._service.create(new, checked)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Headers: TypeAlias = "list[tuple[bytes, bytes]]"
 
@@ -60,6 +60,7 @@ class RequestHead:
     closes: bool = False  # the client does not want the connection to be kept
     expects: bool = False  # the client sends its body after 100 Continue only
     websocket: bool = False
+    notes: dict[str, Any] = field(default_factory=dict, compare=False)  # what others make of it, remembered with it
 
 
 def read_head(head: bytes) -> RequestHead:
